@@ -1,0 +1,98 @@
+"""The Python door: `engine.load`, `engine.run`, `engine.open_store`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.config import read_config
+from engine.plan import Plan, make_draft, make_plan
+from engine.runs import carry_out, no_plan
+from engine.store import open_dataset
+
+if TYPE_CHECKING:
+    import xarray
+
+
+def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Plan:
+    """Compose, check, trace and cost a config; nothing is compiled or run.
+
+    Args:
+        path: a YAML config.
+        overrides: `key=value` in Hydra's grammar, as on the command line.
+
+    Returns:
+        The plan. `plan.function` is the pure `f(parameters, key) -> {output: array}`.
+
+    Raises:
+        UserError: the config, the pipeline or what is asked of it is wrong.
+
+    >>> plan = load("conf/oscillator.yaml", ["sweep.axes.omega=[1.0,2.0]", "sweep.axes.zeta=[0.1]"])
+    >>> plan.draft.design.shape
+    (2, 1)
+    """
+    return make_plan(make_draft(read_config(path, overrides)))
+
+
+def run(
+    plan: Plan | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    fresh: bool = False,
+    retry_failed: bool = False,
+    progress: bool = False,
+) -> xarray.Dataset:
+    """Run a plan or a config to its end and open the results; what an earlier run finished is not computed again.
+
+    Args:
+        plan: a plan, or the path of a config.
+        overrides: as for `load`; only with a path.
+        fresh: replace a store that is there.
+        retry_failed: compute failed samples again.
+        progress: show a bar on standard error.
+
+    Returns:
+        The results, opened lazily from the store. `ds.status` says of each sample whether its values may be trusted.
+
+    Raises:
+        UserError: nothing could be run.
+
+    >>> import os, tempfile
+    >>> store = os.path.join(tempfile.mkdtemp(), "oscillator.zarr")
+    >>> ds = run("conf/oscillator.yaml", ["sweep.axes.omega=[1.0,2.0]", "sweep.axes.zeta=[0.1]", f"store.path={store}"])
+    >>> ds.energy.dims
+    ('omega', 'zeta')
+    """
+    from engine.progress import watcher
+
+    if isinstance(plan, Plan):
+        if overrides:
+            raise no_plan_overrides()
+        source: Any = plan
+    elif isinstance(plan, str | os.PathLike):
+        source = read_config(plan, overrides)
+    else:
+        raise no_plan(plan)
+    summary = carry_out(source, fresh=fresh, retry_failed=retry_failed, observers=[watcher()] if progress else [])
+    return open_store(summary.store)
+
+
+def no_plan_overrides() -> Exception:
+    """The error for overrides that would be ignored."""
+    from engine.errors import PlanError
+
+    return PlanError("`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them.")
+
+
+def open_store(path: str | Path) -> xarray.Dataset:
+    """Open the results of a run, lazily, with their provenance in the attributes. Nothing that the store names is run.
+
+    Args:
+        path: a store.
+
+    Raises:
+        StoreError: there is no store of the engine's there.
+    """
+    return open_dataset(path)

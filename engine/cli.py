@@ -1,0 +1,305 @@
+"""The command line: `python -m engine run | plan | show | list | doctor`.
+
+In: arguments. Out: an exit code: 0 done, 2 the user's mistake, 3 done but some samples failed, 130 interrupted, 1 anything else.
+Imports only what the command at hand needs: `--help` loads no JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+from engine.errors import UserError, nearest
+
+EPILOG = """\
+examples:
+  python -m engine plan conf/oscillator.yaml                    check everything, run nothing
+  python -m engine run conf/oscillator.yaml                     run, or go on where it was stopped
+  python -m engine run conf/oscillator.yaml solver=dopri8 'sweep.axes.zeta=[0.1,0.2]'
+  python -m engine run conf/oscillator.yaml -m solver=tsit5,dopri8
+  python -m engine show results/oscillator-<fingerprint>.zarr
+
+exit codes: 0 done; 2 something in the config or the model to mend; 3 done, but some samples failed; 130 interrupted; 1 a bug
+"""
+GRACE = 8.0
+"""Seconds that the chunks in flight get to finish after Ctrl-C."""
+
+COMMANDS = ("run", "plan", "show", "list", "doctor")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of every command."""
+    top = argparse.ArgumentParser(
+        prog="python -m engine",
+        description="Differentiable simulation pipelines from one YAML file to one Zarr store.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = top.add_subparsers(dest="command", metavar="command")
+    config = argparse.ArgumentParser(add_help=False)
+    config.add_argument("config", metavar="CONFIG", help="a YAML file")
+    config.add_argument("overrides", metavar="key=value", nargs="*", help="override a setting, in Hydra's grammar")
+    config.add_argument("--json", action="store_true", help="print one JSON object to standard output, and nothing else there")
+    run = commands.add_parser("run", parents=[config], help="run a config, or go on where it was stopped", description=run_command.__doc__)
+    run.add_argument("--fresh", action="store_true", help="replace the store that is there")
+    run.add_argument("--retry-failed", action="store_true", help="compute failed samples again")
+    run.add_argument("-m", "--multirun", action="store_true", help="a run for each choice: solver=tsit5,dopri8")
+    commands.add_parser("plan", parents=[config], help="check and cost a config; run nothing", description=plan_command.__doc__)
+    show = commands.add_parser("show", help="what a store holds", description=show_command.__doc__)
+    show.add_argument("store", metavar="STORE", help="the path of a store")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    listing = commands.add_parser("list", help="what there is to choose from", description=list_command.__doc__)
+    listing.add_argument("what", nargs="?", metavar="stages|solvers|optimizers|designs", help="one kind; all if left out")
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor = commands.add_parser("doctor", help="versions, devices, precision, caches", description=doctor_command.__doc__)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit with its code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code = 1
+    try:
+        code = dispatch(arguments)
+        sys.stdout.flush()
+    except UserError as error:
+        code = report_problems(error, "--json" in arguments)
+    except KeyboardInterrupt:
+        print("interrupted: finished chunks are kept; the same command goes on", file=sys.stderr)
+        leave(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 2
+    except Exception as error:
+        code = report_bug(error, "--json" in arguments)
+    if threading.active_count() > 1 and code == 130:
+        leave(code)
+    sys.exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: threads that still compute are not waited for, and the store is consistent at any instant."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Parse and run one command."""
+    top = parser()
+    first = next((a for a in arguments if not a.startswith("-")), None)
+    if first is not None and first not in COMMANDS:
+        hint = nearest(first, COMMANDS) or (f" Did you mean 'run {first}'?" if first.endswith((".yaml", ".yml")) else "")
+        raise UserError(f"`command` must be one of {', '.join(COMMANDS)}, but is {first!r}.{hint}")
+    options = parse(top, arguments)
+    if options.version:
+        from engine import __version__
+
+        print(f"diffsim-engine {__version__}")
+        return 0
+    if options.command is None:
+        top.print_help()
+        return 0
+    handler: Callable[[Any], int] = globals()[f"{options.command}_command"]
+    return handler(options)
+
+
+def parse(top: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """Parse with overrides and options in any order: `run a.yaml x=1 --json y=2`."""
+    options, rest = top.parse_known_args(arguments)
+    unknown = [a for a in rest if a.startswith("-")]
+    if unknown or (rest and not hasattr(options, "overrides")):
+        known = [a for action in top._actions for a in action.option_strings]
+        if options.command is not None:
+            chosen = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction)).choices[options.command]
+            known = [a for action in chosen._actions for a in action.option_strings]
+        bad = (unknown or rest)[0]
+        raise UserError(f"`{bad}` must be an option of the command, but is not.{nearest(bad, known)} Options: {', '.join(known)}.")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Run a config from its sweep to its store. The same command again goes on where it was stopped, and does nothing for a finished one."""
+    from engine.config import expand_multirun
+
+    if options.multirun:
+        runs = expand_multirun(options.overrides)
+        done = [run_once(options, overrides) for overrides in runs]
+        if options.json:
+            print_json({"status": worst(done), "runs": [payload for _, payload in done]})
+        codes = [code for code, _ in done]
+        return max(codes, key=lambda code: (code != 0, code))
+    code, payload = run_once(options, options.overrides)
+    if options.json:
+        print_json(payload)
+    return code
+
+
+def worst(done: list[tuple[int, dict[str, Any]]]) -> str:
+    """The status of the first run that did not complete, else complete."""
+    return next((payload["status"] for code, payload in done if code), "complete")
+
+
+def run_once(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    """One run with its progress, its summary, and its answer to Ctrl-C."""
+    from engine.config import read_config
+
+    config = read_config(options.config, overrides)
+    from engine.progress import watcher
+    from engine.reports import describe_run
+    from engine.runs import carry_out
+
+    stop = threading.Event()
+    with Interrupts(stop) as interrupts:
+        summary = carry_out(
+            config,
+            fresh=options.fresh,
+            retry_failed=options.retry_failed,
+            observers=[watcher(), interrupts],
+            stop=stop,
+            say=complain,
+        )
+    print(describe_run(summary), file=sys.stderr if options.json else sys.stdout)
+    return summary.exit_code, asdict(summary)
+
+
+def complain(text: str) -> None:
+    """A line for people, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Interrupts:
+    """What Ctrl-C does: while chunks run, the first lets those in flight finish, for some seconds; else it ends the command.
+
+    Watches the run as an observer, to know when chunks run.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
+        self.running = False
+        self.previous: list[tuple[int, Any]] = []
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self.previous = [(number, signal.signal(number, self.handle)) for number in (signal.SIGINT, signal.SIGTERM)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous:
+            signal.signal(number, handler)
+
+    def on_start(self, samples: int) -> None:
+        """Chunks begin to run."""
+        self.running = True
+
+    def on_chunk(self, event: object) -> None:
+        """A chunk is done."""
+
+    def on_end(self) -> None:
+        """No chunk runs any more."""
+        self.running = False
+
+    def handle(self, *_: object) -> None:
+        """Answer a signal."""
+        if self.stop.is_set() or not self.running:
+            raise KeyboardInterrupt
+        self.stop.set()
+        complain("\nstopping: chunks in flight are being finished; press Ctrl-C again to leave at once")
+        timer = threading.Timer(GRACE, leave, [130])
+        timer.daemon = True
+        timer.start()
+
+
+def plan_command(options: argparse.Namespace) -> int:
+    """Compose, import, trace, check and cost a config, and say what a run would do. Nothing is compiled, run or written."""
+    from engine.config import read_config
+
+    config = read_config(options.config, options.overrides)
+    from engine.plan import make_draft, make_plan
+    from engine.reports import describe_plan, plan_as_data
+
+    plan = make_plan(make_draft(config))
+    if options.json:
+        print_json(plan_as_data(plan))
+    else:
+        print(describe_plan(plan))
+    return 0
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """What a store holds: variables, status of the samples, provenance. Nothing that the store names is imported or run."""
+    from engine.reports import describe_store, store_as_data
+
+    if options.json:
+        print_json(store_as_data(options.store))
+    else:
+        print(describe_store(options.store))
+    return 0
+
+
+def list_command(options: argparse.Namespace) -> int:
+    """What there is to choose from: stages of the worked pipelines, solvers, optimizers, sweep designs."""
+    from engine.catalog import KINDS, catalog, describe_catalog
+
+    if options.what is not None and options.what not in KINDS:
+        raise UserError(f"`list` must be given one of {', '.join(KINDS)}, but got {options.what!r}.{nearest(options.what, KINDS)}")
+    kinds = [options.what] if options.what else list(KINDS)
+    if options.json:
+        print_json({kind: catalog(kind) for kind in kinds})
+    else:
+        print(describe_catalog(kinds))
+    return 0
+
+
+def doctor_command(options: argparse.Namespace) -> int:
+    """Versions, devices, precision and caches: what a bug report needs."""
+    from engine.reports import describe_doctor, doctor_as_data
+
+    data = doctor_as_data()
+    if options.json:
+        print_json(data)
+    else:
+        print(describe_doctor(data))
+    return 0
+
+
+def print_json(data: Any) -> None:
+    """One strict JSON object on standard output."""
+    print(json.dumps(data, allow_nan=False, default=str, ensure_ascii=False))
+
+
+def report_problems(error: UserError, as_json: bool) -> int:
+    """The user's mistakes, one screen, no traceback."""
+    for problem in error.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if as_json:
+        print_json({"status": "error", "problems": list(error.problems)})
+    return 2
+
+
+def report_bug(error: Exception, as_json: bool) -> int:
+    """Anything else: the traceback goes to a log, one line to the screen."""
+    import tempfile
+
+    text = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile("w", prefix="engine-", suffix=".log", delete=False, encoding="utf-8") as log:
+        log.write(text)
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    print(f"error: {line}\nThis should not happen. The traceback is in {log.name}.", file=sys.stderr)
+    if as_json:
+        print_json({"status": "error", "problems": [line], "log": log.name})
+    return 1

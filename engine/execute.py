@@ -1,0 +1,179 @@
+"""`Program` × chunks → tasks. The one home of Dask.
+
+In: a compiled program and the blocks that a store still lacks. Out: every block computed and written whole by one task, in any order,
+a bounded number at a time. Data goes straight to the store, never through the scheduler; a task can be repeated without harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from dask.local import get_sync
+from dask.threaded import get as get_threaded
+
+from engine import jaxprs
+from engine.chunks import Blocks
+from engine.errors import PlanError
+from engine.plan import Plan
+from engine.program import Program
+from engine.status import STATUS
+from engine.store import Store
+
+LOG = logging.getLogger("engine")
+WAVE = 4096
+"""Tasks handed to Dask at once, so that its graph stays small however many chunks there are."""
+
+
+@dataclass(frozen=True)
+class ChunkDone:
+    """A block was computed and stored."""
+
+    number: int
+    samples: int
+    failed: int
+    seconds: float
+
+
+class Observer(Protocol):
+    """Watches a run; called by one thread at a time."""
+
+    def on_start(self, samples: int) -> None:
+        """So many samples are about to be computed."""
+
+    def on_chunk(self, event: ChunkDone) -> None:
+        """A block is stored."""
+
+    def on_end(self) -> None:
+        """Nothing more will come."""
+
+
+@dataclass
+class Runner:
+    """The tasks of one run, sharing a program and a store."""
+
+    plan: Plan
+    program: Program
+    store: Store
+    observers: Sequence[Observer]
+    stop: threading.Event
+    """Set to finish the chunks in flight and start no other."""
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+        self.can_raise = bool(jaxprs.callbacks(self.plan.sample_jaxpr)) or not self.plan.config.settings.execution.jit
+        self.halted_on_failure = False
+
+    def task(self, number: int) -> None:
+        """Compute and store one block, unless the run is being stopped."""
+        if self.stop.is_set():
+            return
+        start = time.perf_counter()
+        samples = self.store.blocks.samples_of(number)
+        outputs, status = self.compute_block(samples, tuple(s.stop - s.start for s in self.store.blocks.region(number)))
+        self.store.write_block(number, outputs, status)
+        failed = int(np.count_nonzero(status != STATUS["ok"]))
+        event = ChunkDone(number, len(samples), failed, time.perf_counter() - start)
+        with self.lock:
+            if failed and self.plan.config.settings.execution.on_error == "stop":
+                self.halted_on_failure = True
+                self.stop.set()
+            for observer in self.observers:
+                observer.on_chunk(event)
+
+    def compute_block(self, samples: np.ndarray[Any, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
+        """A stored block's outputs: one chunk, or the several chunks of a shard."""
+        width = self.plan.blocks.width
+        if len(samples) <= width:
+            return self.compute(samples)
+        parts = Blocks(shape, self.plan.blocks.block)
+        outputs: dict[str, Any] = {}
+        status = np.zeros(len(samples), np.int8)
+        for part in parts:
+            rows = parts.samples_of(part)
+            found, status[rows] = self.compute(samples[rows])
+            for name, array in found.items():
+                outputs.setdefault(name, np.empty((len(samples), *array.shape[1:]), array.dtype))[rows] = array
+        return outputs, status
+
+    def compute(self, samples: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """Evaluate at most a chunk of samples; one that raises is set apart from the others.
+
+        Raises:
+            PlanError: the program as a whole cannot run, whatever the sample.
+        """
+        try:
+            return self.call(samples)
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" in str(error) or isinstance(error, MemoryError):
+                raise PlanError(
+                    f"`execution.chunk` must fit in memory, but {self.plan.blocks.width} samples do not: {str(error).splitlines()[0]}. "
+                    "Lower execution.chunk or execution.memory, and start with --fresh."
+                ) from error
+            if not self.can_raise:
+                raise
+            if len(samples) == 1:
+                return self.failed(samples, error)
+        halves = [self.compute(half) for half in np.array_split(samples, 2)]
+        names = halves[0][0]
+        outputs = {name: np.concatenate([half[0][name] for half in halves]) for name in names}
+        return outputs, np.concatenate([half[1] for half in halves])
+
+    def call(self, samples: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """The program on samples padded to the chunk's constant width with copies of the last."""
+        width, n = self.plan.blocks.width, len(samples)
+        padded = samples if n == width else np.concatenate([samples, np.full(width - n, samples[-1])])
+        swept = self.plan.draft.design.take(padded)
+        swept = {name: np.asarray(swept[name], self.program.nominal[name].dtype) for name in self.program.nominal}
+        outputs, status = self.program(swept, padded.astype(np.uint32))
+        return {name: array[:n] for name, array in outputs.items()}, status[:n]
+
+    def failed(self, samples: np.ndarray[Any, Any], error: Exception) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """The outcome of a sample that raised; the traceback goes to the log."""
+        point = self.plan.draft.design.point(int(samples[0]))
+        LOG.error("sample %d %s raised %s", samples[0], point, type(error).__name__, exc_info=error)
+        sweep = len(self.plan.draft.design.dims)
+        outputs = {
+            v.name: np.zeros((1, *v.shape[sweep:]), v.dtype) for v in self.plan.variables if v.swept
+        }
+        return outputs, np.array([STATUS["error"]], np.int8)
+
+
+def execute(runner: Runner, numbers: Sequence[int]) -> None:
+    """Run the blocks `numbers` on the scheduler that the plan asks for."""
+    plan = runner.plan
+    samples = sum(len(runner.store.blocks.samples_of(n)) for n in numbers) if len(numbers) < WAVE else plan.draft.design.samples
+    for observer in runner.observers:
+        observer.on_start(samples)
+    try:
+        if plan.config.settings.scheduler.kind == "synchronous":
+            for wave in waves(numbers):
+                get_sync(graph(runner, wave), list(graph_keys(wave)))
+            return
+        with ThreadPoolExecutor(plan.workers, thread_name_prefix="engine") as pool:
+            for wave in waves(numbers):
+                get_threaded(graph(runner, wave), list(graph_keys(wave)), num_workers=plan.workers, pool=pool)
+    finally:
+        for observer in runner.observers:
+            observer.on_end()
+
+
+def waves(numbers: Sequence[int]) -> list[Sequence[int]]:
+    """The blocks in order, a bounded number at once."""
+    return [numbers[i : i + WAVE] for i in range(0, len(numbers), WAVE)]
+
+
+def graph_keys(numbers: Sequence[int]) -> list[tuple[str, int]]:
+    """The Dask keys of blocks."""
+    return [("chunk", number) for number in numbers]
+
+
+def graph(runner: Runner, numbers: Sequence[int]) -> dict[tuple[str, int], tuple[Any, int]]:
+    """The Dask graph of independent tasks."""
+    return {("chunk", number): (runner.task, number) for number in numbers}

@@ -1,0 +1,167 @@
+"""Facts read off a traced program, before anything is compiled: what depends on what, how much it holds, what it is.
+
+In: a closed jaxpr. Out: plain answers. Knows nothing of stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex
+
+CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def inner_jaxprs(eqn: Any) -> Iterator[tuple[str, Any]]:
+    """Every jaxpr among the parameters of an equation, with its parameter's name."""
+    for name, value in sorted(eqn.params.items()):
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
+                yield name, item
+
+
+def opened(jaxpr: Any) -> Any:
+    """The open jaxpr inside a closed one."""
+    return jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
+
+
+def called(eqn: Any) -> Any | None:
+    """The one jaxpr that an equation calls with its own operands, or None for loops and branches."""
+    if eqn.primitive.name not in CALLS:
+        return None
+    found = [opened(j) for _, j in inner_jaxprs(eqn)]
+    return found[0] if found and len(found[0].invars) == len(eqn.invars) else None
+
+
+def depends(jaxpr: Any, moved: Sequence[bool]) -> list[bool]:
+    """Which outputs depend on the inputs marked in `moved`; loops and branches are taken as a whole."""
+    jaxpr = opened(jaxpr)
+    tainted = {var for var, mark in zip(jaxpr.invars, moved, strict=True) if mark}
+    for eqn in jaxpr.eqns:
+        marks = [not is_literal(v) and v in tainted for v in eqn.invars]
+        if not any(marks):
+            continue
+        inner = called(eqn)
+        out = depends(inner, marks) if inner is not None else [True] * len(eqn.outvars)
+        tainted |= {var for var, mark in zip(eqn.outvars, out, strict=True) if mark}
+    return [not is_literal(v) and v in tainted for v in jaxpr.outvars]
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an operand is a literal rather than a variable."""
+    return isinstance(atom, jex.Literal)
+
+
+def nbytes(aval: Any) -> int:
+    """Bytes of one value."""
+    shape = getattr(aval, "shape", ())
+    itemsize = getattr(getattr(aval, "dtype", None), "itemsize", 8)
+    return math.prod(shape) * itemsize
+
+
+def peak_bytes(jaxpr: Any) -> int:
+    """Bytes that are live at once while a jaxpr runs in order, an upper estimate: XLA fuses and reuses."""
+    jaxpr = opened(jaxpr)
+    last: dict[Any, int] = {}
+    for i, eqn in enumerate(jaxpr.eqns):
+        last |= {v: i for v in eqn.invars if not is_literal(v)}
+    last |= {v: len(jaxpr.eqns) for v in jaxpr.outvars if not is_literal(v)}
+    live = {v: nbytes(v.aval) for v in (*jaxpr.invars, *jaxpr.constvars)}
+    dying: dict[int, list[Any]] = {}
+    for v, i in last.items():
+        dying.setdefault(i, []).append(v)
+    now = peak = sum(live.values())
+    for i, eqn in enumerate(jaxpr.eqns):
+        inside = max((peak_bytes(j) for _, j in inner_jaxprs(eqn)), default=0)
+        made = {v: nbytes(v.aval) for v in eqn.outvars}
+        peak = max(peak, now + max(sum(made.values()), inside))
+        kept = {v: n for v, n in made.items() if v in last}
+        live |= kept
+        now += sum(kept.values()) - sum(live.pop(v, 0) for v in dying.get(i, ()))
+    return peak
+
+
+def custom_derivatives(jaxpr: Any) -> bool:
+    """Whether a function with a hand-written derivative is called: its rule does not show in the jaxpr."""
+    for eqn in opened(jaxpr).eqns:
+        if eqn.primitive.name.startswith(("custom_jvp", "custom_vjp")):
+            return True
+        if any(custom_derivatives(j) for _, j in inner_jaxprs(eqn)):
+            return True
+    return False
+
+
+def callbacks(jaxpr: Any) -> list[str]:
+    """The names of primitives that call back into Python."""
+    found = []
+    for eqn in opened(jaxpr).eqns:
+        if "callback" in eqn.primitive.name:
+            found.append(eqn.primitive.name)
+        for _, inner in inner_jaxprs(eqn):
+            found += callbacks(inner)
+    return found
+
+
+def constants(jaxpr: Any) -> Iterator[Any]:
+    """Every array that a closed jaxpr closes over, inner ones included."""
+    yield from getattr(jaxpr, "consts", ())
+    for eqn in opened(jaxpr).eqns:
+        for _, inner in inner_jaxprs(eqn):
+            yield from constants(inner)
+
+
+def digest(jaxpr: Any) -> str:
+    """A hash of what a program computes: equal for equal programs in any process, different for different ones."""
+    hasher = hashlib.sha256()
+    write(jaxpr, lambda text: hasher.update(text.encode() + b"\0"), hasher.update)
+    return hasher.hexdigest()
+
+
+def write(jaxpr: Any, say: Callable[[str], None], say_bytes: Callable[[bytes], None]) -> None:
+    """Describe a jaxpr with its variables numbered in order, and its constants in full."""
+    for constant in getattr(jaxpr, "consts", ()):
+        describe(constant, say, say_bytes)
+    jaxpr = opened(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def name(atom: Any) -> str:
+        if is_literal(atom):
+            describe(atom.val, say, say_bytes)
+            return f"{atom.aval}"
+        return f"{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
+
+    say("in " + " ".join(name(v) for v in (*jaxpr.constvars, *jaxpr.invars)))
+    for eqn in jaxpr.eqns:
+        say(eqn.primitive.name + " " + " ".join(name(v) for v in eqn.invars))
+        for key, value in sorted(eqn.params.items()):
+            say(key)
+            describe(value, say, say_bytes)
+        say("-> " + " ".join(name(v) for v in eqn.outvars))
+    say("out " + " ".join(name(v) for v in jaxpr.outvars))
+
+
+def describe(value: Any, say: Callable[[str], None], say_bytes: Callable[[bytes], None]) -> None:
+    """Describe a parameter or a constant of an equation, without anything that differs between processes."""
+    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+        write(value, say, say_bytes)
+    elif isinstance(value, tuple | list):
+        say(f"({len(value)}")
+        for item in value:
+            describe(item, say, say_bytes)
+    elif isinstance(value, dict):
+        for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
+            say(str(key))
+            describe(item, say, say_bytes)
+    elif isinstance(value, np.ndarray | np.generic) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
+        say(f"{value.dtype}{value.shape}")
+        say_bytes(np.ascontiguousarray(np.asarray(value)).tobytes())
+    elif callable(value):
+        say(f"function {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}")
+    else:
+        say(ADDRESS.sub("0x", repr(value)))

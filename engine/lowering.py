@@ -1,0 +1,178 @@
+"""`Pipeline` → one pure function `f(parameters, key) -> values`.
+
+In: the graph. Out: every stage's value, from plain calls in order: JAX traces through them, and sees no engine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from engine import values
+from engine.diagnosis import StageContext, explain, explain_bad_output, explain_no_return
+from engine.errors import PipelineError, StageError, UserError, listed, nearest
+from engine.pipeline import Pipeline, Reference, Stage
+
+STATUS_FIELD = "status"
+ERROR = 5
+KNOWN_CODES = (2, 3, 4, 5, 6)
+
+
+def evaluate(
+    pipeline: Pipeline,
+    parameters: Mapping[str, Any],
+    key: jax.Array | None,
+    *,
+    stages: Collection[str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    watch: Callable[[str, Any], None] | None = None,
+) -> dict[str, Any]:
+    """Call the stages in order.
+
+    Args:
+        pipeline: the graph.
+        parameters: a value for every parameter.
+        key: the PRNG key of the sample; each stage takes `fold_in(key, crc32(its name))`.
+        stages: the stages to call; all if left out.
+        given: values of stages that are not to be called again.
+        watch: called with the name and the value of each stage as it is done.
+
+    Returns:
+        The parameters and the value of each stage, by name.
+
+    Raises:
+        StageError: a stage cannot be traced; the message shows the user's line.
+    """
+    found: dict[str, Any] = {**parameters, **(given or {})}
+    for stage in pipeline.stages:
+        if stage.name in found or (stages is not None and stage.name not in stages):
+            continue
+        found[stage.name] = run_stage(stage, found, key)
+        if watch is not None:
+            watch(stage.name, found[stage.name])
+    return found
+
+
+def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> Any:
+    """The value of one stage, checked to be a pytree of arrays."""
+    arguments = {name: collect(tree, found, stage, name) for name, tree in stage.inputs.items()}
+    if stage.key_argument is not None:
+        arguments[stage.key_argument] = jax.random.fold_in(key, zlib.crc32(stage.name.encode()))  # type: ignore[arg-type]
+    check_annotations(stage, arguments)
+    try:
+        value = call(stage.function, {**stage.constants, **arguments})
+    except UserError:
+        raise
+    except Exception as error:
+        raise explain(error, context(stage, arguments)) from error
+    if value is None:
+        raise explain_no_return(context(stage, arguments))
+    values.register_dataclasses(value)
+    if (bad := values.bad_leaf(value)) is not None:
+        raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
+    return values.as_arrays(value)
+
+
+def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call by name, but for the arguments that a signature takes by position only."""
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    positional = [arguments[name] for name in names if name in arguments]
+    return function(*positional, **{k: v for k, v in arguments.items() if k not in names})
+
+
+def collect(tree: Any, found: Mapping[str, Any], stage: Stage, argument: str) -> Any:
+    """A pytree of references with the values that they refer to."""
+    if isinstance(tree, Reference):
+        return look_up(tree, found, f"stages.{stage.name}._inputs_.{argument}")
+    if isinstance(tree, Mapping):
+        return {name: collect(child, found, stage, argument) for name, child in tree.items()}
+    return [collect(child, found, stage, argument) for child in tree]
+
+
+def look_up(reference: Reference, found: Mapping[str, Any], where: str) -> Any:
+    """The value that a reference refers to.
+
+    Raises:
+        PipelineError: the path leads nowhere; the message lists what is there.
+    """
+    try:
+        return values.take(found[reference.root], reference.path)
+    except values.PathError as error:
+        have = f"It has {listed(error.available)}." if error.available else "It is a single array."
+        raise PipelineError(
+            f"`{where}` must refer to a value, but {str(reference)!r} has no {error.part!r}."
+            f"{nearest(error.part, error.available)} {have}"
+        ) from None
+
+
+def check_annotations(stage: Stage, arguments: Mapping[str, Any]) -> None:
+    """An argument annotated by jaxtyping must have that shape and dtype."""
+    annotations = getattr(stage.function, "__annotations__", {})
+    for name, value in arguments.items():
+        hint = annotations.get(name)
+        if hint is None or not hasattr(hint, "dim_str") or not values.is_array(value):
+            continue
+        if not matches(hint, value):
+            source = ", ".join(str(r) for r in stage.references if stage.inputs.get(name) == r) or name
+            raise StageError(
+                f"`stages.{stage.name}` argument {name!r} must match its annotation, but does not:\n"
+                f"  argument  {name}\n  given     {source}: {values.in_words(value)}\n"
+                f"  expected  {getattr(hint, '__name__', hint)}\n"
+                "Change the annotation, or what the argument is wired to."
+            )
+
+
+def matches(hint: Any, value: Any) -> bool:
+    """Whether an array fits a jaxtyping annotation, its named dimensions free."""
+    try:
+        return isinstance(value, hint)
+    except Exception:  # a forward reference or an expression that only the user's own module can resolve
+        return True
+
+
+def context(stage: Stage, arguments: Mapping[str, Any]) -> StageContext:
+    """What a message about a stage needs to know."""
+    described = {}
+    for name, value in arguments.items():
+        tree = stage.inputs.get(name)
+        if name == stage.key_argument:
+            described[name] = "the PRNG key"
+        elif isinstance(tree, Reference):
+            described[name] = f"{tree}: {values.in_words(value)}"
+        else:
+            described[name] = values.in_words(value)
+    for name, value in stage.constants.items():
+        described[name] = f"constant {values.in_words(value) if values.is_array(value) else shorten(value)}"
+    return StageContext(stage.name, stage.target, stage.function, described)
+
+
+def shorten(value: Any) -> str:
+    """A constant in at most 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def status_of(found: Mapping[str, Any], names: Collection[str]) -> jax.Array:
+    """The first status that is not 0 among those that stages report (int8; 0 = fine, else a code of the store)."""
+    status = jnp.zeros((), jnp.int8)
+    for name in names:
+        if STATUS_FIELD not in values.fields_of(found[name]):
+            continue
+        reported = jnp.asarray(values.take(found[name], (STATUS_FIELD,)))
+        if not jnp.issubdtype(reported.dtype, jnp.integer) and reported.dtype != jnp.bool_:
+            raise StageError(
+                f"`stages.{name}` must report an integer `status` (0 = fine), but it is {values.in_words(reported)}. "
+                "Return an integer, or give the field another name."
+            )
+        code = jnp.max(reported) if reported.ndim else reported
+        if reported.ndim and reported.dtype != jnp.bool_:
+            code = jnp.where(jnp.any(reported != 0), jnp.max(jnp.abs(reported)), 0)
+        known = jnp.any(code == jnp.asarray(KNOWN_CODES))
+        code = jnp.where(code == 0, 0, jnp.where(known, code, ERROR)).astype(jnp.int8)
+        status = jnp.where(status == 0, code, status)
+    return status

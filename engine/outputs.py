@@ -1,0 +1,278 @@
+"""What is asked for → named, labelled leaves of the stages' values.
+
+In: the config's `outputs`, `coords` and `derivatives`, and the shapes that tracing found. Out: one `Leaf` for each array to store.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from engine import values
+from engine.config import Config
+from engine.errors import PipelineError, PlanError, listed, nearest
+from engine.lowering import STATUS_FIELD, look_up
+from engine.pipeline import Pipeline, Reference
+
+RESERVED = ("status",)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of each sample, named and labelled. Static."""
+
+    name: str
+    reference: Reference
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    dims: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    prng: str | None = None
+    """The implementation of a typed PRNG key, whose data is stored."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A derivative of one leaf, to be stored for each of `wrt`. Static."""
+
+    name: str
+    of: Leaf
+    wrt: tuple[str, ...]
+    kind: str
+    mode: str
+
+
+def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """Every output, each of its leaves one variable.
+
+    Raises:
+        PipelineError: a reference leads nowhere, or names, dimensions and shapes do not fit together; all at once.
+    """
+    asked = config.settings.outputs
+    coordinates = set(config.settings.coords.values())
+    if asked is None:
+        found = [leaf for name in pipeline.terminal() for leaf in stage_leaves(pipeline, name, shapes) if str(leaf.reference) not in coordinates]
+        if not found:
+            raise PipelineError("`outputs` must hold at least one value, but no stage returns any array. Name an output.")
+        return tuple(found)
+    leaves_found: list[Leaf] = []
+    problems: list[str] = []
+    for name, output in asked.items():
+        try:
+            attributes = {"units": output.units, "description": output.description}
+            leaves_found += output_leaves(
+                f"outputs.{name}", name, output.source, output.dims, {k: v for k, v in attributes.items() if v}, pipeline, shapes
+            )
+        except PipelineError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise PipelineError(problems)
+    return tuple(leaves_found)
+
+
+def output_leaves(
+    key: str,
+    name: str,
+    source: str,
+    dims: list[str] | None,
+    attributes: Mapping[str, Any],
+    pipeline: Pipeline,
+    shapes: Mapping[str, Any],
+) -> Iterator[Leaf]:
+    """The leaves under one reference: one named `name`, or `name.field` for each field."""
+    reference = check_reference(key, source, shapes)
+    for path, aval in values.leaves(look_up(reference, shapes, key)):
+        full = Reference(reference.root, (*reference.path, *path))
+        label = ".".join((name, *path))
+        yield make_leaf(key, label, full, aval, dims, attributes, pipeline)
+
+
+def check_reference(key: str, source: str, shapes: Mapping[str, Any]) -> Reference:
+    """A reference whose root is a stage or a parameter."""
+    reference = Reference.parse(source)
+    if reference.root not in shapes:
+        raise PipelineError(
+            f"`{key}` must refer to a stage or a parameter, but {source!r} starts with {reference.root!r}, which is neither."
+            f"{nearest(reference.root, shapes)} There are {listed(shapes)}."
+        )
+    return reference
+
+
+def stage_leaves(pipeline: Pipeline, name: str, shapes: Mapping[str, Any]) -> Iterator[Leaf]:
+    """Every leaf of a stage's value but its `status`, named by its dotted path."""
+    for path, aval in values.leaves(shapes[name]):
+        if path != (STATUS_FIELD,):
+            reference = Reference(name, path)
+            yield make_leaf(f"stages.{name}", str(reference), reference, aval, None, {}, pipeline)
+
+
+def make_leaf(
+    key: str, name: str, reference: Reference, aval: Any, dims: list[str] | None, attributes: Mapping[str, Any], pipeline: Pipeline
+) -> Leaf:
+    """One leaf with its dimensions: as asked, else as annotated, else `name_0`, `name_1`."""
+    shape, prng = tuple(aval.shape), None
+    if values.is_key(aval.dtype):
+        data = jax.eval_shape(jax.random.key_data, aval)
+        prng = str(aval.dtype).removeprefix("key<").rstrip(">")
+        shape, dtype = tuple(data.shape), np.dtype(data.dtype)
+        attributes = {**attributes, "prng_impl": prng}
+    else:
+        dtype = np.dtype(aval.dtype)
+    if dims is not None and len(dims) != len(shape):
+        raise PipelineError(
+            f"`{key}.dims` must name each of the {len(shape)} axes of the value, but is {dims} and {str(reference)} has the shape "
+            f"{shape}. Write {len(shape)} name{'' if len(shape) == 1 else 's'}."
+        )
+    if dims is None:
+        dims = annotated_dims(pipeline, reference, len(shape)) or [f"{name}_{i}" for i in range(len(shape))]
+    if len(set(dims)) < len(dims):
+        raise PipelineError(f"`{key}.dims` must not repeat a name, but is {dims}. Give each axis its own name.")
+    return Leaf(name, reference, shape, dtype, tuple(dims), attributes, prng)
+
+
+def annotated_dims(pipeline: Pipeline, reference: Reference, rank: int) -> list[str] | None:
+    """Dimension names from the jaxtyping annotation of what the stage returns, if they name every axis."""
+    if reference.root not in pipeline.names:
+        return None
+    try:
+        hint: Any = typing.get_type_hints(pipeline[reference.root].function, include_extras=True).get("return")
+        for part in reference.path:
+            hint = typing.get_type_hints(hint, include_extras=True).get(part) if isinstance(hint, type) else None
+    except Exception:  # annotations that only resolve under TYPE_CHECKING
+        return None
+    names = getattr(hint, "dim_str", "").split()
+    plain = [name.lstrip("*#?_") for name in names]
+    usable = len(names) == rank and all(name.isidentifier() for name in plain)
+    return plain if usable and rank else None
+
+
+def resolve_coords(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """The coordinate of each dimension named in `coords`.
+
+    Raises:
+        PipelineError: a reference leads nowhere, or to something that is not one array of one dimension.
+    """
+    found, problems = [], []
+    for name, source in config.settings.coords.items():
+        key = f"coords.{name}"
+        try:
+            reference = check_reference(key, source, shapes)
+            aval = look_up(reference, shapes, key)
+            if not values.is_array(aval) or len(aval.shape) != 1:
+                raise PipelineError(
+                    f"`{key}` must refer to an array with one axis, but {source!r} is {values.in_words(aval)}. "
+                    "Refer to the values along that dimension."
+                )
+            found.append(make_leaf(key, name, reference, aval, [name], {}, pipeline))
+        except PipelineError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise PipelineError(problems)
+    return tuple(found)
+
+
+def resolve_derivatives(
+    config: Config, outputs: tuple[Leaf, ...], pipeline: Pipeline, shapes: Mapping[str, Any]
+) -> tuple[Request, ...]:
+    """Every derivative asked for, checked against the shapes.
+
+    Raises:
+        PlanError: an unknown output or parameter, an output that is not scalar or not real, a kind that this version lacks.
+    """
+    requests, problems = [], []
+    for name, node in config.settings.derivatives.items():
+        key = f"derivatives.{name}"
+        of = find_output(key, node.of, outputs, pipeline, shapes, problems)
+        names = list(shapes_of_parameters := config.settings.parameters)
+        for i, parameter in enumerate(node.wrt):
+            if parameter not in shapes_of_parameters:
+                problems.append(
+                    f"`{key}.wrt.{i}` must be a parameter, but {parameter!r} is none.{nearest(parameter, names)} "
+                    f"There are {listed(names)}."
+                )
+        if node.kind not in ("gradient", "jacobian"):
+            problems.append(f"`{key}.kind` must be 'gradient' or 'jacobian' in this version, but is {node.kind!r}.")
+        if node.order not in (None, 1) or node.direction is not None:
+            option = "order" if node.direction is None else "direction"
+            problems.append(f"`{key}.{option}` must be left out for a {node.kind} in this version. Remove it.")
+        if of is None:
+            continue
+        if node.kind == "gradient" and of.shape:
+            problems.append(
+                f"`{key}.of` must be a scalar for a gradient, but {node.of!r} ({of.reference}) has the shape {of.shape}. "
+                "Write kind: jacobian, or reduce the output to a scalar in a stage (jnp.sum, jnp.mean, its last entry)."
+            )
+        if of.dtype.kind != "f":
+            problems.append(
+                f"`{key}.of` must be a real floating-point output, but {node.of!r} ({of.reference}) is {of.dtype}. "
+                "A derivative of it means nothing; take a real output."
+            )
+        requests.append(Request(name, of, tuple(node.wrt), node.kind, node.mode))
+    if problems:
+        raise PlanError(problems)
+    return tuple(requests)
+
+
+def find_output(
+    key: str, name: str, outputs: tuple[Leaf, ...], pipeline: Pipeline, shapes: Mapping[str, Any], problems: list[str]
+) -> Leaf | None:
+    """The leaf that `of` names: an output, or a reference to one leaf."""
+    by_name = {leaf.name: leaf for leaf in outputs}
+    if name in by_name:
+        return by_name[name]
+    if name.split(".")[0] in pipeline.names:
+        try:
+            found = list(output_leaves(f"{key}.of", name, name, None, {}, pipeline, shapes))
+        except PipelineError as error:
+            problems.extend(error.problems)
+            return None
+        if len(found) == 1:
+            return found[0]
+        problems.append(f"`{key}.of` must be one array, but {name!r} has the leaves {listed(leaf.name for leaf in found)}.")
+        return None
+    problems.append(f"`{key}.of` must be an output, but {name!r} is none.{nearest(name, by_name)} There are {listed(by_name)}.")
+    return None
+
+
+def check_labels(leaves_found: tuple[Leaf, ...], coords: tuple[Leaf, ...], sweep: Mapping[str, int], axes: tuple[str, ...]) -> None:
+    """Names and dimensions must fit together over all variables before any is written.
+
+    Args:
+        leaves_found: outputs and derivatives.
+        coords: coordinates of dimensions.
+        sweep: the sweep's dimensions and their lengths.
+        axes: the names that the sweep's own coordinates take.
+
+    Raises:
+        PipelineError: two variables of one name, one dimension of two lengths, a clash with the sweep.
+    """
+    problems = []
+    sizes = {dim: (n, "the sweep") for dim, n in sweep.items()}
+    names: dict[str, str] = {name: "a coordinate of the sweep" for name in axes} | {dim: "a dimension of the sweep" for dim in sweep}
+    names |= {name: "the status of the samples" for name in RESERVED}
+    for leaf in (*coords, *leaves_found):
+        if leaf.name in names:
+            problems.append(
+                f"`outputs.{leaf.name}` must have a name of its own, but {leaf.name!r} is {names[leaf.name]} already. Rename it."
+            )
+        elif leaf.name in leaf.dims and leaf not in coords:
+            problems.append(f"`outputs.{leaf.name}` must not be called like its own dimension. Rename one of them.")
+        elif "/" in leaf.name:
+            problems.append(f"`outputs.{leaf.name}` must not hold a slash, but does. Rename it.")
+        names[leaf.name] = "an output"
+        for dim, n in zip(leaf.dims, leaf.shape, strict=True):
+            known, where = sizes.setdefault(dim, (n, leaf.name))
+            if where == "the sweep":
+                problems.append(f"`outputs.{leaf.name}.dims` must differ from the sweep's dimensions, but holds {dim!r}. Rename it.")
+            elif known != n:
+                problems.append(
+                    f"`outputs.{leaf.name}.dims` must give one length to {dim!r}, but it has {n} here and {known} in {where!r}. "
+                    "Give them different names."
+                )
+    if problems:
+        raise PipelineError(problems)

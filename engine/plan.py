@@ -1,0 +1,475 @@
+"""Config → `Draft` (traced, fingerprinted) → `Plan` (checked, costed, chunked).
+
+In: a checked config. Out: all that is known before anything runs: shapes, the transform stack, memory, chunks, layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from engine import jaxprs, outputs, runtime, transforms, values
+from engine.bounds import out_of_range
+from engine.chunks import Blocks, cut
+from engine.config import Config, build, encode
+from engine.designs import Design, design
+from engine.errors import PipelineError, PlanError
+from engine.lowering import evaluate, status_of
+from engine.outputs import Leaf, Request
+from engine.pipeline import Pipeline, build_pipeline
+from engine.store import Layout, Variable
+
+MOST_SAMPLES = 2**32
+"""A sample's index is folded into its PRNG key as one 32-bit word."""
+
+WIDEST_CHUNK = 65_536
+SMALLEST_SHARE = 256
+"""Samples of a chunk below which splitting a sweep further, only to occupy the workers, does not pay."""
+
+SCHEME = 1
+"""Version of what the fingerprint covers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A traced pipeline with the identity of its question; enough to find its store. Static."""
+
+    config: Config
+    pipeline: Pipeline
+    design: Design
+    nominal: Mapping[str, np.ndarray[Any, Any]]
+    """The parameters' nominal values, in the dtype in which they are computed."""
+
+    shapes: Mapping[str, Any]
+    """Shape and dtype of every parameter and of every stage's value."""
+
+    outputs: tuple[Leaf, ...]
+    coords: tuple[Leaf, ...]
+    requests: tuple[Request, ...]
+    jaxpr: Any
+    """The traced `f(parameters, key) -> (outputs, status)`."""
+
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """Digest of each part of the question: what differs between two stores can be named."""
+        table = hashlib.sha256()
+        for name, column in self.design.columns.items():
+            table.update(f"{name}:{self.design.along[name]}:{column.dtype}{column.shape}".encode())
+            table.update(np.ascontiguousarray(column).tobytes())
+        fixed = {k: (str(v.dtype), v.tolist()) for k, v in self.nominal.items() if k not in self.design.columns}
+        labels = [(leaf.name, str(leaf.reference), leaf.dims) for leaf in (*self.outputs, *self.coords)]
+        asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode) for r in self.requests]
+        settings = self.config.settings
+        parts = {
+            "program": jaxprs.digest(self.jaxpr) + (self.sources if self.requests else ""),
+            "parameters": repr(fixed),
+            "sweep": repr((self.design.dims, self.design.shape, self.design.replicates, table.hexdigest())),
+            "outputs": repr(labels),
+            "derivatives": repr(asked),
+            "seed": repr(settings.seed),
+            "precision": settings.precision,
+            "scheme": repr(SCHEME),
+        }
+        return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
+
+    @cached_property
+    def sources(self) -> str:
+        """A digest of the users' modules, where a hand-written derivative hides from the jaxpr."""
+        import sys
+
+        if not jaxprs.custom_derivatives(self.jaxpr):
+            return ""
+        files = sorted({str(m.__file__) for m in list(sys.modules.values()) if hasattr(m, "__engine_stamp__") and m.__file__})
+        return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The identity of the question: the same config and the same traced program have the same one."""
+        return hashlib.sha256(json.dumps(self.parts, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def store_path(self) -> str:
+        """Where the results go."""
+        settings = self.config.settings
+        return settings.store.path or f"results/{settings.name}-{self.fingerprint}.zarr"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A draft that is checked, costed and cut into chunks: ready to run. Static."""
+
+    draft: Draft
+    passes: tuple[transforms.Differentiation, ...]
+    hoisted: tuple[str, ...]
+    """Stages that are computed once, because nothing that is swept or differentiated moves them."""
+
+    unswept: tuple[str, ...]
+    """Outputs that do not depend on the sweep: computed and stored once."""
+
+    variables: tuple[Variable, ...]
+    """What is stored, in order."""
+
+    blocks: Blocks
+    """Chunks: what is computed at once."""
+
+    workers: int
+    sample_bytes: int
+    """Estimated peak memory of one sample inside a chunk, in bytes."""
+
+    sample_jaxpr: Any = field(repr=False)
+    labels: tuple[str, ...] = field(repr=False)
+    """Names of the sample's outputs, in the order of the jaxpr."""
+
+    @property
+    def config(self) -> Config:
+        """The config that the plan was made from."""
+        return self.draft.config
+
+    @property
+    def formula(self) -> str:
+        """The transform stack as it is composed, outermost first."""
+        width = self.blocks.width if self.draft.design.dims else None
+        return transforms.formula(self.passes, self.draft.pipeline, width, self.config.settings.execution.jit)
+
+    @property
+    def compilations(self) -> int:
+        """Programs that a run compiles, whatever the number of chunks."""
+        if not self.config.settings.execution.jit:
+            return 0
+        return 1 + bool(self.hoisted or self.unswept)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Estimated peak memory of one chunk, in bytes."""
+        return self.blocks.width * self.sample_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all variables before compression."""
+        return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in self.variables)
+
+    @property
+    def function(self) -> Callable[[Mapping[str, Any], jax.Array | None], dict[str, jax.Array]]:
+        """The pure `f(parameters, key) -> {output: array}`, for `jax.grad`, `jax.vmap` and loops of one's own.
+
+        Parameters left out take their nominal values; `key` may be None where no stage draws random numbers.
+        """
+        draft = self.draft
+
+        def f(parameters: Mapping[str, Any], key: jax.Array | None = None) -> dict[str, jax.Array]:
+            check_parameter_names(parameters, draft)
+            given = {name: values.as_arrays(value) for name, value in parameters.items()}
+            return transforms.outputs_of(evaluate(draft.pipeline, {**draft.nominal, **given}, key), draft.outputs)
+
+        return f
+
+    def __repr__(self) -> str:
+        return f"Plan({self.config.settings.name}: {self.formula}; {len(self.blocks)} chunks of {self.blocks.width})"
+
+
+def check_parameter_names(parameters: Mapping[str, Any], draft: Draft) -> None:
+    """Refuse values for parameters that do not exist: they would be ignored."""
+    from engine.errors import listed, nearest
+
+    for name in parameters:
+        if name not in draft.nominal:
+            raise PlanError(
+                f"`parameters` must be names of the config's parameters, but {name!r} is none.{nearest(name, draft.nominal)} "
+                f"There are {listed(draft.nominal)}."
+            )
+
+
+def make_draft(config: Config) -> Draft:
+    """Import, wire and trace a config's pipeline.
+
+    Raises:
+        UserError: the sweep, a stage, a reference or a label is wrong.
+    """
+    settings = config.settings
+    refuse_what_this_version_lacks(config)
+    points = design(settings.sweep.model_dump(), settings.parameters, seed=settings.seed, folder=config.folder)
+    if points.samples > MOST_SAMPLES:
+        raise PlanError(f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs.")
+    runtime.configure(settings)
+    pipeline = build_pipeline(config)
+    check_parameters_used(pipeline, config)
+    wrt = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
+    nominal = {name: as_parameter(name, value, points, wrt, settings.precision) for name, value in settings.parameters.items()}
+    shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
+    resolved: dict[str, Any] = {}
+
+    def forward(parameters: dict[str, Any], key: jax.Array) -> Any:
+        found = evaluate(pipeline, parameters, key, watch=lambda name, value: shapes.update({name: values.abstract(value)}))
+        resolved["outputs"] = outputs.resolve_outputs(config, pipeline, shapes)
+        resolved["coords"] = outputs.resolve_coords(config, pipeline, shapes)
+        return transforms.outputs_of(found, (*resolved["outputs"], *resolved["coords"])), status_of(found, pipeline.names)
+
+    adjoint = adjoint_context(config)
+    with adjoint(transforms.ADJOINT["forward"]):
+        jaxpr = jax.make_jaxpr(forward)(shapes.copy(), jax.eval_shape(lambda: jax.random.key(0)))
+    requests = outputs.resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
+    labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
+    sweep = dict(zip(points.dims, points.shape, strict=True))
+    outputs.check_labels(labels, resolved["coords"], sweep, tuple(c.name for c in points.coordinates() if c.name not in sweep))
+    problems = out_of_range(jaxpr, nominal, points)
+    if problems:
+        raise PlanError(problems)
+    found = tuple(warn_of_narrow_constants(jaxpr, settings.precision))
+    return Draft(config, pipeline, points, nominal, shapes, resolved["outputs"], resolved["coords"], requests, jaxpr, found)
+
+
+def refuse_what_this_version_lacks(config: Config) -> None:
+    """Refuse settings that would be ignored, all at once."""
+    settings = config.settings
+    problems = []
+    if settings.optimize is not None:
+        problems.append("`optimize` must be left out in this version, but is given. Remove it, or sweep the variables.")
+    if settings.transforms != "auto":
+        problems.append(f"`transforms` must be 'auto' in this version, but is {settings.transforms!r}. Remove it.")
+    if settings.execution.debug_nans:
+        problems.append("`execution.debug_nans` must be false in this version, but is true. Use execution.jit=false.")
+    if settings.scheduler.kind not in ("threads", "synchronous"):
+        problems.append(
+            f"`scheduler.kind` must be 'threads' or 'synchronous' in this version, but is {settings.scheduler.kind!r}. "
+            "Write scheduler=threads."
+        )
+    if problems:
+        raise PlanError(problems)
+
+
+def check_parameters_used(pipeline: Pipeline, config: Config) -> None:
+    """A parameter that nothing takes is a misspelt one."""
+    from engine.errors import listed, nearest
+
+    settings = config.settings
+    used = {reference.root for stage in pipeline.stages for reference in stage.references}
+    sources = [output.source for output in (settings.outputs or {}).values()] + list(settings.coords.values())
+    used |= {source.split(".")[0] for source in sources}
+    problems = []
+    for name in pipeline.parameters:
+        if name not in used:
+            arguments = [a for stage in pipeline.stages for a in stage.defaults]
+            problems.append(
+                f"`parameters.{name}` must be taken by a stage, but none has an argument of that name."
+                f"{nearest(name, arguments)} The stages take {listed(sorted(used | set(arguments)))}. Rename or remove it."
+            )
+    if problems:
+        raise PipelineError(problems)
+
+
+def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision: str) -> np.ndarray[Any, Any]:
+    """A nominal value in the dtype in which the parameter is computed.
+
+    Integers stay integers, unless the sweep or a derivative makes the parameter continuous.
+    """
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if name in points.columns:
+        kind = max(kind, points.columns[name].dtype.kind, key="biufc".index)
+    if name in wrt:
+        kind = max(kind, "f", key="biufc".index)
+    wide = precision == "float64"
+    dtype = {"b": np.bool_, "i": np.int64 if wide else np.int32, "u": np.int64 if wide else np.int32}.get(kind)
+    if dtype is None:
+        names = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
+        dtype = np.dtype(names[kind][wide]).type
+    if kind in "iu" and not wide and np.any(np.abs(array.astype(object)) >= 2**31):
+        raise PlanError(f"`parameters.{name}` must fit 32 bits under precision float32, but is {value}. Write it as a float.")
+    return array.astype(dtype)
+
+
+def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[Any]]:
+    """What tells the solves inside stages which adjoint `auto` is; the config's `adjoint` brings it."""
+    node = config.settings.adjoint
+    built = build(node) if isinstance(node, dict) else None
+    return built if callable(built) else lambda _: nullcontext()
+
+
+def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
+    """A float32 array made before precision was set spoils float64 results without a word."""
+    if precision != "float64":
+        return []
+    narrow = [c for c in jaxprs.constants(jaxpr) if getattr(c, "dtype", None) == np.float32 and np.size(c)]
+    if not narrow:
+        return []
+    return [
+        f"`precision` must be float64 throughout, but the stages hold {len(narrow)} constant(s) in float32, such as "
+        f"{np.ravel(np.asarray(narrow[0]))[0]}. Make them inside the stage, or import the module after engine.load has set precision."
+    ]
+
+
+def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """The variables of the derivatives: the output's dimensions and then the parameter's."""
+    found = []
+    for request in requests:
+        for name in request.wrt:
+            shape = tuple(shapes[name].shape)
+            dims = (*request.of.dims, *(f"{name}_{i}" for i in range(len(shape))))
+            units = request.of.attributes.get("units")
+            text = f"derivative of {request.of.name} with respect to {name}"
+            attributes = {"long_name": text} | ({"units_of_output": units} if units else {})
+            label = f"{request.name}.{name}"
+            found.append(Leaf(label, request.of.reference, (*request.of.shape, *shape), request.of.dtype, dims, attributes))
+    return tuple(found)
+
+
+def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
+    """Choose, check and cost all that a run needs.
+
+    Args:
+        draft: the traced pipeline.
+        chunk: samples of a chunk that an existing store already has; else chosen.
+
+    Raises:
+        PlanError: a derivative cannot go through, or a coordinate depends on the sweep.
+    """
+    settings = draft.config.settings
+    shapes = {name: value.shape for name, value in draft.nominal.items()}
+    passes = transforms.choose_passes(draft.requests, shapes, transforms.chosen_adjoints(draft.pipeline))
+    wrt = {name for one in passes for name in one.wrt}
+    moved = draft.pipeline.downstream({*draft.design.columns, *wrt}, with_key=True)
+    hoisted = tuple(name for name in draft.pipeline.names if name not in moved) if draft.design.dims else ()
+    sample = transforms.Sample(
+        draft.pipeline, draft.outputs, draft.coords, passes, frozenset(hoisted), adjoint_context(draft.config)
+    )
+    jaxpr, labels = trace_sample(sample, draft)
+    swept = swept_labels(jaxpr, labels, draft)
+    variables = make_variables(draft, swept)
+    workers = settings.scheduler.workers or (1 if settings.scheduler.kind == "synchronous" else runtime.cores())
+    bytes_each = jaxprs.peak_bytes(jaxpr) - closed_bytes(jaxpr)
+    bytes_each += 2 * sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.outvars)
+    width = chunk or settings.execution.chunk
+    if not isinstance(width, int):
+        width = choose_width(draft.design.samples, bytes_each, settings.execution.memory, workers)
+    unswept = tuple(name for name in labels if name not in swept)
+    return Plan(
+        draft, passes, hoisted, unswept, variables, cut(draft.design.shape, width), workers, bytes_each, jaxpr, labels
+    )
+
+
+def trace_sample(sample: transforms.Sample, draft: Draft) -> tuple[Any, tuple[str, ...]]:
+    """The jaxpr of one sample with its derivatives, and the names of its outputs in order."""
+    given = {name: draft.shapes[name] for name in sample.hoisted}
+    fixed, swept = split(draft)
+    names: list[str] = []
+
+    def flat(*arguments: Any) -> tuple[list[jax.Array], jax.Array]:
+        found, status = sample(*arguments)
+        names[:] = list(found)
+        return list(found.values()), status
+
+    seed, index = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((), np.uint32)
+    with transforms.differentiable(sample.passes):
+        jaxpr = jax.make_jaxpr(flat)(given, fixed, swept, seed, index)
+    return jaxpr, tuple(names)
+
+
+def split(draft: Draft) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters that are the same for every sample, and those that are swept, as shapes."""
+    fixed = {name: draft.shapes[name] for name in draft.nominal if name not in draft.design.columns}
+    return fixed, {name: draft.shapes[name] for name in draft.nominal if name in draft.design.columns}
+
+
+def swept_labels(jaxpr: Any, labels: tuple[str, ...], draft: Draft) -> set[str]:
+    """The outputs that differ between samples. A single evaluation has no others.
+
+    Raises:
+        PlanError: a coordinate is among them.
+    """
+    if not draft.design.dims:
+        names = set(labels)
+    else:
+        swept = len(jax.tree_util.tree_leaves(split(draft)[1]))
+        inputs = len(jaxpr.jaxpr.invars)
+        marks = [False] * (inputs - swept - 2) + [True] * swept + [False, True]
+        names = {name for name, mark in zip(labels, jaxprs.depends(jaxpr, marks), strict=False) if mark}
+        problems = [
+            f"`coords.{leaf.name}` must not depend on the sweep, but {leaf.reference} does. Store it as an output: "
+            f"outputs: {{{leaf.name}_of_sample: {{from: {leaf.reference}, dims: [{leaf.name}]}}}}."
+            for leaf in draft.coords
+            if leaf.name in names
+        ]
+        if problems:
+            raise PlanError(problems)
+    return names - {leaf.name for leaf in draft.coords}
+
+
+def make_variables(draft: Draft, swept: set[str]) -> tuple[Variable, ...]:
+    """What is stored: outputs and derivatives, the sweep's dimensions first; coordinates once."""
+    dims, shape = draft.design.dims, draft.design.shape
+    found = []
+    for leaf in (*draft.outputs, *derivative_leaves(draft.requests, draft.shapes)):
+        lead_dims, lead_shape = (dims, shape) if leaf.name in swept else ((), ())
+        found.append(
+            Variable(
+                leaf.name,
+                (*lead_dims, *leaf.dims),
+                (*lead_shape, *leaf.shape),
+                leaf.dtype,
+                leaf.name in swept,
+                dict(leaf.attributes),
+            )
+        )
+    for leaf in draft.coords:
+        found.append(Variable(leaf.name, leaf.dims, leaf.shape, leaf.dtype, False, dict(leaf.attributes), coordinate=True))
+    for coordinate in draft.design.coordinates():
+        array = coordinate.values
+        found.append(Variable(coordinate.name, coordinate.dims, array.shape, array.dtype, False, {}, coordinate=True))
+    return tuple(found)
+
+
+def closed_bytes(jaxpr: Any) -> int:
+    """Bytes of the constants of a jaxpr: held once, not for each sample."""
+    return sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.constvars)
+
+
+def choose_width(samples: int, bytes_each: int, memory: int, workers: int) -> int:
+    """Samples of a chunk: what fits in memory, and enough chunks to keep the workers busy and a kill cheap."""
+    fits = memory // (workers * max(1, bytes_each))
+    share = max(SMALLEST_SHARE, -(-samples // (4 * workers)))
+    return max(1, min(fits, share, WIDEST_CHUNK))
+
+
+def make_layout(plan: Plan) -> Layout:
+    """How the results lie in the store: each task's region is one stored chunk, or one shard of several."""
+    settings = plan.config.settings.store
+    shard = settings.shard
+    blocks = plan.blocks
+    if shard is None or shard <= blocks.width:
+        return Layout(plan.draft.design.dims, blocks, plan.variables, settings.compression, None)
+    outer = cut(blocks.shape, shard)
+    block = tuple(max(b, (o // b) * b) for b, o in zip(blocks.block, outer.block, strict=True))
+    return Layout(plan.draft.design.dims, Blocks(blocks.shape, block), plan.variables, settings.compression, blocks.block)
+
+
+def attributes_of(plan: Plan) -> dict[str, Any]:
+    """What a store records of where its numbers come from."""
+    config = plan.config
+    return {
+        "name": config.settings.name,
+        "fingerprint": plan.draft.fingerprint,
+        "parts": plan.draft.parts,
+        "config": encode(dict(config.node)),
+        "config_file": config.path.name,
+        "overrides": list(config.overrides),
+        "seed": config.settings.seed,
+        "precision": config.settings.precision,
+        "transforms": plan.formula,
+        "versions": runtime.versions(),
+        "git": runtime.git_state(config.folder),
+        "device": runtime.device_facts(),
+        "chunk": plan.blocks.width,
+        "runs": [],
+    }

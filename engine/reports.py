@@ -1,0 +1,304 @@
+"""Plans, runs, stores and machines → text for people, and data for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from engine.plan import Plan
+    from engine.runs import Summary
+
+BEGIN, BRANCH = "  ", "  "
+
+
+def size(n: float) -> str:
+    """Bytes as people read them: `3.3 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows in aligned columns."""
+    rows = [list(row) for row in rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def plan_as_data(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data."""
+    draft = plan.draft
+    return {
+        "status": "planned",
+        "name": plan.config.settings.name,
+        "fingerprint": draft.fingerprint,
+        "store": draft.store_path,
+        "stages": [
+            {"name": s.name, "target": s.target, "inputs": {k: describe_input(v) for k, v in s.inputs.items()}}
+            for s in draft.pipeline.stages
+        ],
+        "transforms": plan.formula,
+        "derivatives": [{"stack": str(one), "mode": one.mode, "why": one.reason} for one in plan.passes],
+        "hoisted": list(plan.hoisted),
+        "samples": draft.design.samples,
+        "sweep": dict(zip(draft.design.dims, draft.design.shape, strict=True)),
+        "chunks": len(plan.blocks),
+        "chunk": plan.blocks.width,
+        "workers": plan.workers,
+        "compilations": plan.compilations,
+        "chunk_bytes": plan.chunk_bytes,
+        "stored_bytes": plan.stored_bytes,
+        "variables": {
+            v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), "bytes": nbytes(v)}
+            for v in plan.variables
+        },
+        "warnings": list(draft.warnings),
+    }
+
+
+def nbytes(variable: Any) -> int:
+    """Bytes of a variable before compression."""
+    return math.prod(variable.shape) * int(np.dtype(variable.dtype).itemsize)
+
+
+def describe_input(tree: Any) -> Any:
+    """References as text, in their structure."""
+    if isinstance(tree, dict):
+        return {name: describe_input(child) for name, child in tree.items()}
+    if isinstance(tree, list):
+        return [describe_input(child) for child in tree]
+    return str(tree)
+
+
+def describe_plan(plan: Plan) -> str:
+    """A plan as text: graph, stack, outputs, chunks, cost."""
+    draft = plan.draft
+    sections = [
+        [f"plan of {plan.config.settings.name} ({plan.config.path.name})", f"  store      {draft.store_path}"],
+        ["", "graph", *graph_lines(plan)],
+        ["", "stack", f"  {plan.formula}", *reasons(plan)],
+        ["", "outputs", *("  " + line for line in table(variable_rows(plan)))],
+        ["", "cost", *("  " + line for line in table(cost_rows(plan)))],
+    ]
+    if draft.warnings:
+        sections.append(["", *(f"warning: {w}" for w in draft.warnings)])
+    return "\n".join(line for section in sections for line in section)
+
+
+def graph_lines(plan: Plan) -> list[str]:
+    """One line for each stage: what it takes and what it returns."""
+    from engine.values import in_words
+
+    rows = []
+    for stage in plan.draft.pipeline.stages:
+        inputs = [f"{k}={describe_input(v)}" if str(v) != k else k for k, v in stage.inputs.items()]
+        inputs += [f"{k}={short(v)}" for k, v in stage.constants.items()]
+        inputs += ["key"] if stage.key_argument else []
+        once = " (once)" if stage.name in plan.hoisted else ""
+        rows.append((stage.name + once, f"{stage.target}({', '.join(inputs)})", "->", short(in_words(plan.draft.shapes[stage.name]), 70)))
+    return ["  " + line for line in table(rows)]
+
+
+def short(value: object, limit: int = 48) -> str:
+    """A value in a few characters."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def reasons(plan: Plan) -> list[str]:
+    """Why each mode of differentiation was chosen, and the adjoint that goes with it."""
+    from engine.transforms import ADJOINT
+
+    return [f"  {one.mode} mode, adjoint {ADJOINT[one.mode]!r}: {one.reason}" for one in plan.passes]
+
+
+def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """Name, dimensions, dtype and bytes of each variable."""
+    rows = []
+    for v in plan.variables:
+        dims = ", ".join(f"{d}: {n}" for d, n in zip(v.dims, v.shape, strict=True))
+        units = v.attributes.get("units")
+        note = f"[{units}]" if units else ""
+        kind = "coordinate" if v.coordinate else "once" if not v.swept and plan.draft.design.dims else ""
+        rows.append((v.name, f"({dims})", str(v.dtype), f"{size(nbytes(v))} {note} {kind}".rstrip()))
+    return rows
+
+
+def cost_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Chunks, memory and compilations."""
+    settings = plan.config.settings
+    return [
+        ("samples", f"{plan.draft.design.samples} ({plan.draft.design.kind})"),
+        ("chunks", f"{len(plan.blocks)} of {plan.blocks.width} samples, {plan.workers} at once ({settings.scheduler.kind})"),
+        ("memory", f"about {size(plan.chunk_bytes)} for each chunk in flight (execution.memory: {size(settings.execution.memory)})"),
+        ("stored", f"{size(plan.stored_bytes)} before compression"),
+        ("compilations", f"{plan.compilations} at most, whatever the number of chunks"),
+        ("precision", settings.precision),
+    ]
+
+
+def describe_run(summary: Summary) -> str:
+    """What a run did, in a few lines."""
+    head = {
+        "complete": "complete",
+        "partial": "done, but some samples failed",
+        "failed": "failed: no sample has a result",
+        "stopped": "stopped at the first chunk with a failed sample (on_error: stop); the same command goes on",
+        "interrupted": "interrupted: finished chunks are kept; the same command goes on",
+    }[summary.status]
+    if summary.computed == 0 and summary.status in ("complete", "partial", "failed"):
+        head = f"nothing to do, already {head}" if summary.status == "complete" else f"nothing to do: {head}"
+    lines = [f"{head}: {summary.store}"]
+    counts = ", ".join(f"{n} {name}" for name, n in summary.counts.items())
+    lines.append(f"  {summary.samples} samples: {counts}" + (f"; {summary.skipped} were done before" if summary.skipped else ""))
+    if summary.computed:
+        cached = f" ({summary.cache_hits} from the cache)" if summary.cache_hits else ""
+        lines.append(
+            f"  {summary.compilations} compilation{'s' * (summary.compilations != 1)}{cached}, {summary.compile_seconds:.1f} s; "
+            f"run {summary.run_seconds:.1f} s; {summary.seconds:.1f} s in all"
+        )
+    if summary.failures:
+        lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
+        lines += [f"    {f.sample}: {f.status} at {point(f.parameters)}" for f in summary.failures]
+    if summary.failed and summary.log:
+        lines.append(f"  tracebacks: {summary.log}")
+    return "\n".join(lines)
+
+
+def point(parameters: dict[str, Any]) -> str:
+    """A sample's parameters as text."""
+    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in parameters.items()) or "the nominal values"
+
+
+def store_as_data(path: str) -> dict[str, Any]:
+    """A store as plain data."""
+    store = opened(path)
+    status = np.asarray(store.status())
+    from engine.status import STATUS
+
+    attributes = store.attributes
+    return {
+        "status": "complete" if (status == STATUS["ok"]).all() else "pending" if (status == STATUS["pending"]).any() else "partial",
+        "store": str(store.path),
+        "samples": int(status.size),
+        "counts": {name: int((status == code).sum()) for name, code in STATUS.items() if (status == code).any()},
+        "sweep": dict(zip(store.dims, store.blocks.shape, strict=True)),
+        "chunk": list(store.blocks.block),
+        "variables": {
+            v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), **v.attributes} for v in store.variables
+        },
+        "failures": store_failures(path, status),
+        "provenance": {k: attributes[k] for k in PROVENANCE if k in attributes},
+    }
+
+
+PROVENANCE = ("name", "fingerprint", "config_file", "overrides", "seed", "precision", "transforms", "versions", "git", "device", "runs")
+
+
+def opened(path: str) -> Any:
+    """A store of ours that must be there."""
+    from engine.errors import StoreError
+    from engine.store import open_existing
+
+    store = open_existing(path)
+    if store is None:
+        raise StoreError(f"`STORE` must be the path of a store, but there is none at {path!r}. `python -m engine run` makes one.")
+    return store
+
+
+def store_failures(path: str, status: np.ndarray[Any, Any], limit: int = 10) -> list[dict[str, Any]]:
+    """The first failed samples with their status and parameters."""
+    from engine.status import STATUS
+    from engine.store import open_dataset
+
+    bad = np.flatnonzero(status.ravel() > STATUS["ok"])[:limit]
+    if not len(bad):
+        return []
+    names = {code: name for name, code in STATUS.items()}
+    dataset = open_dataset(path)
+    dims = dataset["status"].dims
+    failures = []
+    for flat in bad:
+        where = dict(zip(dims, np.unravel_index(flat, status.shape), strict=True))
+        found = {
+            str(name): coordinate.isel({d: i for d, i in where.items() if d in coordinate.dims}).values.tolist()
+            for name, coordinate in dataset.coords.items()
+            if coordinate.dims and set(coordinate.dims) <= set(dims)
+        }
+        failures.append({"sample": int(flat), "status": names[int(status.ravel()[flat])], "parameters": found})
+    return failures
+
+
+def describe_store(path: str) -> str:
+    """A store as text."""
+    data = store_as_data(path)
+    head = f"{data['store']}: {data['status']}"
+    counts = ", ".join(f"{n} {name}" for name, n in data["counts"].items())
+    sweep = " x ".join(f"{d} {n}" for d, n in data["sweep"].items()) or "a single evaluation"
+    lines = [head, f"  samples    {data['samples']} ({sweep}): {counts}", "", "variables"]
+    rows = []
+    for name, v in data["variables"].items():
+        dims = ", ".join(f"{d}: {n}" for d, n in zip(v["dims"], v["shape"], strict=True))
+        rows.append((name, f"({dims})", v["dtype"], f"[{v['units']}]" if v.get("units") else "", v.get("description", "")))
+    lines += ["  " + line for line in table(rows)]
+    if data["failures"]:
+        lines += ["", "failed samples (the first)"]
+        lines += [f"  {f['sample']}: {f['status']} at {point(f['parameters'])}" for f in data["failures"]]
+    lines += ["", "provenance"]
+    for key, value in data["provenance"].items():
+        if key == "runs":
+            value = f"{len(value)}, {sum(run.get('run_seconds', 0) for run in value):.1f} s computing"
+        elif isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        lines.append(f"  {key:12} {value}")
+    return "\n".join(lines)
+
+
+def doctor_as_data() -> dict[str, Any]:
+    """What a bug report needs."""
+    import os
+    import platform
+
+    from engine import runtime
+    from engine.config import groups_folder
+
+    import jax
+
+    return {
+        "status": "ok",
+        "platform": platform.platform(),
+        "processor": runtime.processor().partition("\n")[0].partition(":")[2].strip() or platform.processor(),
+        "cores": runtime.cores(),
+        "versions": runtime.versions(),
+        "devices": [f"{d.platform} {d.device_kind} ({d.id})" for d in jax.devices()],
+        "precision": "float64 by default; this process " + ("float64" if jax.config.jax_enable_x64 else "float32"),
+        "compile_cache": os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(runtime.cache_folder()),
+        "cached_programs": cached_programs(runtime.cache_folder()),
+        "config_groups": str(groups_folder()),
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(("JAX_", "XLA_"))},
+    }
+
+
+def cached_programs(folder: Any) -> int:
+    """How many compiled programs the cache holds."""
+    return sum(1 for file in folder.glob("*-cache")) if folder.is_dir() else 0
+
+
+def describe_doctor(data: dict[str, Any]) -> str:
+    """The machine as text."""
+    lines = []
+    for key, value in data.items():
+        if key == "status":
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        lines.append(f"{key:16} {value}")
+    return "\n".join(lines)

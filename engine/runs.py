@@ -1,0 +1,309 @@
+"""One run: find or make the store, compute what it lacks, account for it.
+
+In: a config or a plan. Out: a store that holds every sample's result or the reason why not, and a `Summary`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine import runtime
+from engine.config import Config, encode
+from engine.errors import PlanError, StoreError, listed
+from engine.plan import Draft, Plan, attributes_of, make_draft, make_layout, make_plan
+from engine.status import STATUS
+from engine.store import Store, create, open_existing
+
+LOG = logging.getLogger("engine")
+SHOWN_FAILURES = 10
+NAMES = {code: name for name, code in STATUS.items()}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample that failed, with what it was."""
+
+    sample: int
+    status: str
+    parameters: dict[str, Any]
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    status: str
+    """complete | partial (some samples failed) | failed (all did) | stopped (on_error: stop) | interrupted."""
+
+    store: str
+    samples: int
+    ok: int
+    failed: int
+    skipped: int
+    """Samples that an earlier run had finished."""
+
+    compilations: int = 0
+    compile_seconds: float = 0.0
+    cache_hits: int = 0
+    run_seconds: float = 0.0
+    seconds: float = 0.0
+    fingerprint: str = ""
+    log: str | None = None
+    resumed: bool = False
+    pending: int = 0
+    computed: int = 0
+    memory: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    """Samples with each status, by name."""
+
+    failures: list[Failure] = field(default_factory=list)
+    """The first failed samples."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 done with failed samples or stopped on one, 130 interrupted."""
+        return {"complete": 0, "interrupted": 130}.get(self.status, 3)
+
+
+def carry_out(
+    source: Config | Plan,
+    *,
+    fresh: bool = False,
+    retry_failed: bool = False,
+    observers: Sequence[Any] = (),
+    stop: threading.Event | None = None,
+    say: Any = lambda text: None,
+) -> Summary:
+    """Run a config or a plan to its end, or to where it is stopped.
+
+    Args:
+        source: what to run.
+        fresh: replace a store that is there.
+        retry_failed: compute failed samples again.
+        observers: watch the run.
+        stop: set from outside to end after the chunks in flight.
+        say: called with a line for people at each turn.
+
+    Raises:
+        UserError: nothing could be run; nothing that was computed is lost.
+    """
+    began = time.perf_counter()
+    stop = stop or threading.Event()
+    draft = source.draft if isinstance(source, Plan) else make_draft(source)
+    for warning in draft.warnings:
+        say(f"warning: {warning}")
+    store = None if fresh or draft.config.settings.store.overwrite else find_store(draft)
+    numbers = None
+    if store is not None:
+        retry = [code for code in STATUS.values() if code > STATUS["ok"]] if retry_failed else []
+        numbers = store.unfinished_blocks(retry)
+        if not numbers:
+            return account(draft, store, began, None, skipped=draft.design.samples)
+        check_versions(store)
+    plan = plan_for(source, draft, store)
+    before = 0
+    if store is None:
+        store = create(draft.store_path, make_layout(plan), attributes_of(plan), replace=fresh or draft.config.settings.store.overwrite)
+        numbers = list(store.blocks)
+    else:
+        before = draft.design.samples - sum(len(store.blocks.samples_of(n)) for n in numbers or ())
+        say(f"resuming {store.path}: {before} of {draft.design.samples} samples are done")
+    with log_file(log_path(store.path)):
+        return compute(plan, store, numbers or [], began, before, observers, stop, say)
+
+
+def compute(
+    plan: Plan,
+    store: Store,
+    numbers: list[int],
+    began: float,
+    before: int,
+    observers: Sequence[Any],
+    stop: threading.Event,
+    say: Any,
+) -> Summary:
+    """Compile, run the blocks `numbers`, and record what happened."""
+    from engine.execute import Runner, execute
+    from engine.program import Program
+
+    program = Program(plan)
+    with runtime.counted() as compiled:
+        start = time.perf_counter()
+        wait_for(program.prepare)
+        prepared = time.perf_counter() - start
+        say(f"compiled in {prepared:.1f} s; {len(numbers)} chunks of {plan.blocks.width} samples on {plan.workers} worker(s)")
+        store.write_once(program.once_values | coordinates(plan))
+        runner = Runner(plan, program, store, observers, stop)
+        start = time.perf_counter()
+        try:
+            execute(runner, numbers)
+        finally:
+            running = time.perf_counter() - start
+            record = {
+                "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "run_seconds": round(running, 3),
+                "compile_seconds": round(prepared, 3),
+                "chunks": len(numbers),
+            }
+            store.update_attributes(runs=[*store.attributes.get("runs", []), record])
+    ended = "stopped" if runner.halted_on_failure else "interrupted" if stop.is_set() else None
+    summary = account(plan.draft, store, began, ended, skipped=before)
+    summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
+    summary.compile_seconds, summary.run_seconds = prepared, running
+    summary.memory, summary.resumed = program.memory, before > 0
+    return summary
+
+
+def wait_for(function: Any) -> None:
+    """Call in a thread and wait, so that Ctrl-C is heard while XLA compiles."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        pool.submit(function).result()
+    finally:
+        pool.shutdown(wait=False)
+
+
+def plan_for(source: Config | Plan, draft: Draft, store: Store | None) -> Plan:
+    """The plan, with the chunks that a store already has."""
+    if store is None:
+        return source if isinstance(source, Plan) else make_plan(draft)
+    width = int(store.attributes["chunk"])
+    if isinstance(source, Plan) and source.blocks.width == width:
+        return source
+    return make_plan(draft, chunk=width)
+
+
+def find_store(draft: Draft) -> Store | None:
+    """The store of this question, or None if there is none yet.
+
+    Raises:
+        StoreError: the path holds the answer to another question; the message says what differs.
+    """
+    store = open_existing(draft.store_path)
+    if store is None or store.attributes["fingerprint"] == draft.fingerprint:
+        return store
+    raise StoreError(
+        f"`store.path` must be free or hold this run's results, but {draft.store_path!r} holds another run's. "
+        f"What differs: {differences(draft, store)}. Give another store.path, leave it out, or replace it with --fresh."
+    )
+
+
+def differences(draft: Draft, store: Store) -> str:
+    """What differs between a draft and a store, in words."""
+    old, new = (dict(flatten(meaning(node))) for node in (store.attributes["config"], encode(dict(draft.config.node))))
+    keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    shown = [f"{k} was {old.get(k, 'absent')!r} and is {new.get(k, 'absent')!r}" for k in keys[:5]]
+    if len(keys) > 5:
+        shown.append(f"and {len(keys) - 5} more")
+    parts = store.attributes.get("parts", {})
+    if not shown:
+        changed = [name for name, value in draft.parts.items() if parts.get(name) != value]
+        shown = ["the code of the stages" if name == "program" else f"the {name}" for name in changed]
+    return "; ".join(shown)
+
+
+def meaning(node: dict[str, Any]) -> dict[str, Any]:
+    """The sections of a stored config that say what is asked."""
+    return {k: v for k, v in node.items() if k not in ("name", "execution", "scheduler", "store", "constants", "solver")}
+
+
+def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested data with its dotted key."""
+    if isinstance(node, dict):
+        for name, child in node.items():
+            yield from flatten(child, f"{prefix}{name}.")
+    else:
+        yield prefix.rstrip("."), node
+
+
+def check_versions(store: Store) -> None:
+    """An unfinished store goes on only under the libraries that it began with: results are never mixed.
+
+    Raises:
+        StoreError: with the versions that differ.
+    """
+    old, new = store.attributes.get("versions", {}), runtime.versions()
+    names = ("jax", "jaxlib", "diffrax", "equinox", "numpy")
+    changed = [f"{name} {old[name]} -> {new[name]}" for name in names if name in old and old[name] != new[name]]
+    if changed:
+        raise StoreError(
+            f"`store.path` must be finished with the libraries that it was begun with, but {store.path} is half done and "
+            f"{listed(changed)} changed. Install those versions again, or start over with --fresh."
+        )
+
+
+def coordinates(plan: Plan) -> dict[str, np.ndarray[Any, Any]]:
+    """The sweep's own coordinates."""
+    return {coordinate.name: coordinate.values for coordinate in plan.draft.design.coordinates()}
+
+
+def account(draft: Draft, store: Store, began: float, ended: str | None, skipped: int) -> Summary:
+    """The state of a store as a summary."""
+    status = np.asarray(store.status())
+    counts = {NAMES.get(int(code), str(code)): int(n) for code, n in zip(*np.unique(status, return_counts=True), strict=True)}
+    samples, ok, pending = status.size, counts.get("ok", 0), counts.get("pending", 0)
+    failed = samples - ok - pending
+    if ended is None and pending:
+        ended = "interrupted"
+    if ended == "interrupted" and not pending:
+        ended = None
+    state = ended or ("complete" if not failed else "partial" if ok else "failed")
+    bad = np.flatnonzero(status.ravel() > STATUS["ok"])[:SHOWN_FAILURES]
+    failures = [Failure(int(i), NAMES.get(int(status.ravel()[i]), "?"), draft.design.point(int(i))) for i in bad]
+    log = log_path(store.path)
+    return Summary(
+        state,
+        str(store.path),
+        samples,
+        ok,
+        failed,
+        skipped,
+        seconds=time.perf_counter() - began,
+        fingerprint=draft.fingerprint,
+        log=str(log) if log.exists() else None,
+        pending=pending,
+        computed=samples - pending - skipped,
+        warnings=draft.warnings,
+        counts=counts,
+        failures=failures,
+    )
+
+
+def log_path(store: str | Path) -> Path:
+    """The log beside a store; for a remote store, in the working directory."""
+    text = str(store)
+    if "://" in text:
+        return Path(text.rstrip("/").rpartition("/")[2]).with_suffix(".log")
+    return Path(text).with_suffix(".log")
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Send the engine's log records to a file, which is made only if there is one."""
+    handler = logging.FileHandler(path, delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOG.addHandler(handler)
+    propagate, LOG.propagate = LOG.propagate, False
+    try:
+        yield
+    finally:
+        LOG.propagate = propagate
+        LOG.removeHandler(handler)
+        handler.close()
+
+
+def no_plan(plan: object) -> PlanError:
+    """The error for something that is neither a plan nor a path."""
+    return PlanError(f"`plan` must be a Plan or the path of a config, but is {type(plan).__name__}. Use engine.load(path).")

@@ -1,0 +1,216 @@
+"""The process that computes: precision, device and compile cache, set before JAX is first used.
+
+In: the settings. Out: a configured JAX, and the facts about it that a store records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from engine.errors import PlanError
+from engine.schema import Settings
+
+LIBRARIES = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "dask", "hydra-core")
+COMPILED = "/jax/core/compile/backend_compile_duration"
+CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+def configure(settings: Settings) -> None:
+    """Set precision, device and compile cache for this process.
+
+    Raises:
+        PlanError: JAX already runs on another platform, or the device asked for is not there.
+    """
+    wide = settings.precision == "float64"
+    os.environ["JAX_ENABLE_X64"] = str(wide).lower()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import jax
+
+    jax.config.update("jax_enable_x64", wide)
+    set_compile_cache(settings.execution.compile_cache)
+    device = find_device(settings.execution.device)
+    jax.config.update("jax_default_device", device)
+    listen()
+
+
+def find_device(kind: str) -> Any:
+    """The device asked for, or None for JAX's own choice.
+
+    Raises:
+        PlanError: there is none of that kind.
+    """
+    import jax
+
+    if kind == "auto":
+        return None
+    try:
+        return jax.devices(kind)[0]
+    except RuntimeError:
+        found = sorted({device.platform for device in jax.devices()})
+        extra = {"gpu": " Install the extra `cuda` on a machine with an NVIDIA GPU.", "tpu": " Install the extra `tpu`."}
+        raise PlanError(
+            f"`execution.device` must be a device of this machine, but is {kind!r} and there is only {', '.join(found)}."
+            f"{extra.get(kind, '')}"
+        ) from None
+
+
+def set_compile_cache(where: str) -> None:
+    """Point JAX's persistent compile cache at a folder of this kind of machine.
+
+    Compiled CPU code holds the instructions of the processor it was compiled for, so the folder is named after it. A cache that
+    the user has set through JAX's own variable is left alone.
+    """
+    import jax
+
+    if where == "off":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    jax.config.update("jax_enable_compilation_cache", True)
+    if where == "auto" and os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    folder = cache_folder() if where == "auto" else Path(where).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if where != "auto":
+            raise PlanError(
+                f"`execution.compile_cache` must be a folder that can be written, but {where!r} is not: {error.strerror}. "
+                "Name another, or write off."
+            ) from None
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: under the user's cache folder, by processor and version of jaxlib."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    kind = hashlib.sha256("\n".join((platform.machine(), processor(), metadata.version("jaxlib"))).encode()).hexdigest()
+    return Path(base).expanduser() / "diffsim-engine" / f"programs-{kind[:12]}"
+
+
+def processor() -> str:
+    """The processor's model and instruction sets, as far as the platform tells."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        first = text.split("\n\n", 1)[0].splitlines()
+        wanted = ("model name", "flags", "Features", "CPU part")
+        return "\n".join(line for line in first if line.startswith(wanted))
+    except OSError:
+        return platform.processor()
+
+
+@dataclass
+class CompileLog:
+    """What JAX compiled since the process began: programs built or loaded, seconds, and hits of the persistent cache."""
+
+    programs: int = 0
+    seconds: float = 0.0
+    cache_hits: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    listening: bool = False
+
+    def copy(self) -> CompileLog:
+        """The counts as they stand."""
+        return CompileLog(self.programs, self.seconds, self.cache_hits)
+
+
+LOG = CompileLog()
+
+
+def listen() -> None:
+    """Count compilations by JAX's own events; the first call in a process registers the listeners."""
+    import jax
+
+    with LOG.lock:
+        if LOG.listening:
+            return
+        LOG.listening = True
+
+    def on_duration(event: str, seconds: float, **_: Any) -> None:
+        if event == COMPILED:
+            with LOG.lock:
+                LOG.programs += 1
+                LOG.seconds += seconds
+
+    def on_event(event: str, **_: Any) -> None:
+        if event == CACHE_HIT:
+            with LOG.lock:
+                LOG.cache_hits += 1
+
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    jax.monitoring.register_event_listener(on_event)
+
+
+@contextmanager
+def counted() -> Iterator[CompileLog]:
+    """Count what is compiled inside the block: the log that is yielded is filled at its end."""
+    before, result = LOG.copy(), CompileLog()
+    try:
+        yield result
+    finally:
+        result.programs = LOG.programs - before.programs
+        result.seconds = LOG.seconds - before.seconds
+        result.cache_hits = LOG.cache_hits - before.cache_hits
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that a result depends on."""
+    found = {"python": platform.python_version(), "diffsim-engine": version_of("diffsim-engine")}
+    return found | {name: version_of(name) for name in LIBRARIES}
+
+
+def version_of(distribution: str) -> str:
+    """The installed version of a distribution, or `none`."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def device_facts() -> dict[str, Any]:
+    """The device that programs run on, as JAX names it."""
+    import jax
+
+    device = jax.config.jax_default_device or jax.devices()[0]
+    return {"platform": device.platform, "kind": device.device_kind, "count": jax.local_device_count(), "cores": cores()}
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit and cleanliness of the repository that holds `folder`; empty where there is none."""
+    import subprocess
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=5, check=True, stdin=subprocess.DEVNULL
+        )
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def is_interactive() -> bool:
+    """Whether progress is watched on a terminal."""
+    return sys.stderr.isatty()

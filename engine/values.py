@@ -1,0 +1,134 @@
+"""The vocabulary of pytrees: paths into values, their leaves by dotted name, their shapes in words.
+
+Imports nothing of the engine; every module that touches a stage's value speaks through this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class PathError(KeyError):
+    """A dotted path leads nowhere; `available` are the names at the point where it stops."""
+
+    def __init__(self, part: str, available: list[str]) -> None:
+        super().__init__(part)
+        self.part = part
+        self.available = available
+
+
+def fields_of(value: Any) -> list[str]:
+    """The names that a dotted path may go on with from `value`."""
+    if isinstance(value, Mapping):
+        return [str(k) for k in value]
+    if hasattr(value, "_fields"):
+        return list(value._fields)
+    if dataclasses.is_dataclass(value):
+        return [f.name for f in dataclasses.fields(value)]
+    if isinstance(value, list | tuple):
+        return [str(i) for i in range(len(value))]
+    if is_array(value) and value.ndim:
+        return [str(i) for i in range(value.shape[0])]
+    return []
+
+
+def take(value: Any, path: tuple[str, ...]) -> Any:
+    """The part of `value` under a path of dict keys, fields and indices.
+
+    Raises:
+        PathError: a part of the path is not there.
+    """
+    for part in path:
+        names = fields_of(value)
+        if part not in names:
+            raise PathError(part, names)
+        if isinstance(value, Mapping):
+            value = next(child for key, child in value.items() if str(key) == part)
+        elif isinstance(value, list | tuple) and not hasattr(value, "_fields") or is_array(value):
+            value = value[int(part)]
+        else:
+            value = getattr(value, part)
+    return value
+
+
+def is_array(value: Any) -> bool:
+    """Whether a leaf is an array or a tracer, with a shape and a dtype."""
+    return isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every leaf of a pytree with its path; `None` is no leaf."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        yield tuple(part_name(part) for part in path), leaf
+
+
+def part_name(part: Any) -> str:
+    """A part of a JAX key path as text."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(part, attribute):
+            return str(getattr(part, attribute))
+    return str(part).strip(".[]'")
+
+
+def register_dataclasses(value: Any) -> None:
+    """Make plain dataclasses inside `value` pytrees, all fields children, so that JAX sees into them."""
+    if isinstance(value, Mapping):
+        children: list[Any] = list(value.values())
+    elif isinstance(value, list | tuple):
+        children = list(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value)]
+        if jax.tree_util.all_leaves([value]):
+            jax.tree_util.register_dataclass(type(value), data_fields=names, meta_fields=[])
+        children = [getattr(value, name, None) for name in names]
+    else:
+        return
+    for child in children:
+        register_dataclasses(child)
+
+
+def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any] | None:
+    """The first leaf that is neither an array nor a number, with its path."""
+    for path, leaf in leaves(value):
+        if not is_array(leaf) and not isinstance(leaf, bool | int | float | complex):
+            return path, leaf
+    return None
+
+
+def as_arrays(value: Any) -> Any:
+    """The pytree with every Python number as an array."""
+    return jax.tree_util.tree_map(jnp.asarray, value)
+
+
+def abstract(value: Any) -> Any:
+    """The pytree's shapes and dtypes."""
+    return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), dtype_of(leaf)), value)
+
+
+def dtype_of(leaf: Any) -> Any:
+    """The dtype of an array or a Python number."""
+    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a dtype is that of a typed PRNG key."""
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def in_words(value: Any) -> str:
+    """Shapes and dtypes as an error shows them: `float64[201]`, `{x: float64[201], v: float64[201]}`."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {in_words(v)}" for k, v in value.items()) + "}"
+    if hasattr(value, "_fields") or (dataclasses.is_dataclass(value) and not is_array(value)):
+        return f"{type(value).__name__}(" + ", ".join(f"{k}: {in_words(getattr(value, k))}" for k in fields_of(value)) + ")"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(in_words, value)) + "]"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return type(value).__name__ if not isinstance(value, bool | int | float | complex) else repr(value)
