@@ -1,4 +1,4 @@
-"""What became of each sample: the vocabulary of the array `status`, and the CF attributes that make it readable by itself."""
+"""What became of each sample: the vocabulary of the array `status`, and the CF attributes that explain it."""
 
 STATUS: dict[str, int] = {
     "pending": 0,

@@ -1,0 +1,195 @@
+"""Bad configs: exit code 2, one screen, the key first, the remedy last, nothing written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UserError
+from tests.project import Project
+
+MODEL = """\
+    import jax.numpy as jnp
+
+
+    def decay(k, y0=1.0):
+        return {"y": y0 * jnp.exp(-k), "grid": jnp.arange(3.0)}
+
+
+    def double(x):
+        return 2 * x
+
+
+    def nothing(k):
+        k + 1
+
+
+    VALUE = 3
+"""
+CONFIG = """\
+    defaults: [engine, _self_]
+    name: decay
+    parameters: {k: 0.5}
+    stages:
+      decay: {_target_: model.decay}
+    outputs: {y: decay.y}
+    sweep: {axes: {k: [0.1, 0.2]}}
+"""
+
+
+@pytest.fixture
+def decay(project: Project) -> Project:
+    return project.model(MODEL).yaml(CONFIG)
+
+
+def problems(decay: Project, *overrides: str) -> str:
+    before = set(os.listdir(decay.folder))
+    with pytest.raises(UserError) as caught:
+        decay.run(*overrides)
+    assert set(os.listdir(decay.folder)) - before <= {"__pycache__"}, "something was written"
+    text = "\n".join(caught.value.problems)
+    assert all(p.startswith("`") for p in caught.value.problems), text
+    assert "Traceback" not in text
+    return text
+
+
+CASES = {
+    "unknown section": (["+sed=1"], ["`sed`", "'seed'"]),
+    "unknown key": (["+execution.chunks=1"], ["`execution.chunks`", "'chunk'"]),
+    "unknown override": (["execution.chnk=1"], ["`execution.chnk`", "'chunk'"]),
+    "wrong type": (["execution.chunk=many"], ["`execution.chunk`", "positive integer", "'many'"]),
+    "zero chunk": (["execution.chunk=0"], ["`execution.chunk`", "but is 0"]),
+    "bad memory": (["execution.memory=lots"], ["`execution.memory`", "2 GiB", "'lots'"]),
+    "bad choice": (["precision=float46"], ["`precision`", "'float64'"]),
+    "text for a number": (["parameters.k=abc"], ["`parameters.k`", "text 'abc'"]),
+    "arithmetic": (["parameters.k=1/3"], ["`parameters.k`", "not evaluated"]),
+    "missing": (["parameters.k=???", "name=???"], ["`parameters.k`", "`name`", "missing"]),
+    "infinite seed": (["seed=-1"], ["`seed`", "but is -1"]),
+    "grammar": (["name=a=b"], ["`name`", "Quote"]),
+    "list without brackets": (["parameters.k=1,2"], ["`parameters.k`", "[1,2]", "-m"]),
+    "misspelt target": (["stages.decay._target_=model.decya"], ["`stages.decay._target_`", "'decay'"]),
+    "misspelt module": (["stages.decay._target_=modle.decay"], ["`stages.decay._target_`", "modle"]),
+    "no function": (["stages.decay._target_=model.VALUE"], ["`stages.decay._target_`", "int"]),
+    "superfluous constant": (["+stages.decay.y1=3"], ["`stages.decay.y1`", "'y0'"]),
+    "unknown reference": (["+stages.decay._inputs_.y0=parm"], ["`stages.decay._inputs_.y0`", "'parm'"]),
+    "unknown output": (["outputs.y=decay.z"], ["`outputs.y`", "'decay.z'", "'y', 'grid'"]),
+    "unknown stage": (["outputs.y=dcay.y"], ["`outputs.y`", "'decay'"]),
+    "wrong rank of dims": (["outputs.y={from: decay.grid, dims: [a, b]}"], ["`outputs.y.dims`", "(3,)"]),
+    "missing argument": (
+        ["+stages.double._target_=model.double"],
+        ["`stages.double`", "'x'", "_inputs_"],
+    ),
+    "cycle": (
+        ["+stages.a={_target_: model.double, _inputs_: {x: b}}", "+stages.b={_target_: model.double, _inputs_: {x: a}}"],
+        ["cycle", "a -> b -> a"],
+    ),
+    "no return": (["stages.decay._target_=model.nothing", "outputs=null"], ["`stages.decay", "return"]),
+    "unused parameter": (["+parameters.kk=1"], ["`parameters.kk`", "'k'"]),
+    "unknown axis": (["+sweep.axes.kk=[1]"], ["`sweep.axes.kk", "'k'"]),
+    "empty axis": (["sweep.axes.k=[]"], ["`sweep.axes.k", "empty"]),
+    "samples for a grid": (["sweep.samples=3"], ["`sweep.samples`"]),
+    "infinite samples": (
+        ["sweep.design=random", "sweep.samples=1e400", "sweep.axes={k: {uniform: [0, 1]}}"],
+        ["`sweep.samples`", "inf"],
+    ),
+    "negative samples": (
+        ["sweep.design=random", "sweep.samples=-3", "sweep.axes={k: {uniform: [0, 1]}}"],
+        ["`sweep.samples`", "-3"],
+    ),
+    "unequal zip": (["sweep.design=zip", "sweep.axes={k: [1,2], y0: [1]}", "+parameters.y0=1.0"], ["zip", "2", "1"]),
+    "gradient of a vector": (["outputs.y=decay.grid", "+derivatives.d={of: y, wrt: k}"], ["`derivatives.d.of`", "(3,)", "jacobian"]),
+    "gradient of nothing": (["+derivatives.d={of: z, wrt: k}"], ["`derivatives.d.of`", "'z'"]),
+    "gradient by nothing": (["+derivatives.d={of: y, wrt: kk}"], ["`derivatives.d.wrt.0`", "'k'"]),
+    "output named like the axis": (["outputs={k: decay.y}"], ["`outputs.k`", "Rename"]),
+    "output named status": (["outputs={status: decay.y}"], ["`outputs.status`", "Rename"]),
+    "coordinate by the sweep": (["outputs={y: {from: decay.grid, dims: [x]}}", "+coords.x=decay.y"], ["`coords.x`"]),
+    "unknown group option": (["+solver=tsit6"], ["`solver`", "'tsit5'"]),
+    "absent device": (["execution.device=tpu"], ["`execution.device`", "cpu"]),
+    "folder as name": (["name=a/b"], ["`name`"]),
+    "optimize": (["optimize={minimize: y}"], ["`optimize`"]),
+    "dotted parameter": (["+parameters={a.b: 1}"], ["`parameters.a.b`", "a_b"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "_"))
+def test_message(decay: Project, case: str) -> None:
+    overrides, expected = CASES[case]
+    text = problems(decay, *overrides)
+    for part in expected:
+        assert part in text, text
+
+
+def test_every_problem_at_once(decay: Project) -> None:
+    text = problems(decay, "precision=float46", "parameters.k=abc", "+execution.foo=1", "+stagess=1")
+    for key in ("`precision`", "`parameters.k`", "`execution.foo`", "`stagess`"):
+        assert key in text
+
+
+FILES = {
+    "empty": ("", "empty"),
+    "not yaml": ("name: [1, 2\nb: }", "YAML"),
+    "a list": ("- 1\n- 2\n", "mapping"),
+    "twice": ("name: a\nname: b\n", "lines 1 and 2"),
+    "off": ("defaults: [engine, _self_]\nname: a\nexecution: {jit: off}\n", "true"),
+    "nan": ("defaults: [engine, _self_]\nname: a\nparameters: {k: .nan}\n", "finite"),
+    "octal": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 010}\n", "decimal"),
+    "interpolation": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 1}\nstages: {s: {_target_: a.b, c: '${constantz.g}'}}\n", "'constantz.g'"),
+    "no solver": ("defaults: [engine, _self_]\nname: a\nstages: {s: {_target_: a.b, c: '${slver}'}}\n", "'solver'"),
+    "unknown default": ("defaults: [engine, {solver: none_such}, _self_]\nname: a\n", "tsit5"),
+}
+
+
+@pytest.mark.parametrize("case", FILES, ids=lambda name: name.replace(" ", "_"))
+def test_file(project: Project, case: str) -> None:
+    text, expected = FILES[case]
+    project.config = project.folder / "bad.yaml"
+    project.config.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        project.load()
+    assert expected in str(caught.value)
+
+
+def test_not_utf8(project: Project) -> None:
+    project.config = project.folder / "bad.yaml"
+    project.config.write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(UserError, match="UTF-8"):
+        project.load()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("absent.yaml", "not there"), (".", "folder"), ("case.yml", "'case.yaml'")])
+def test_path(decay: Project, name: str, expected: str) -> None:
+    decay.config = decay.folder / name
+    with pytest.raises(UserError) as caught:
+        decay.load()
+    assert expected in str(caught.value)
+
+
+def test_store_path_is_a_file(decay: Project) -> None:
+    (decay.folder / "taken").write_text("mine", encoding="utf-8")
+    with pytest.raises(UserError, match="file"):
+        decay.run(store="taken")
+    assert (decay.folder / "taken").read_text(encoding="utf-8") == "mine"
+
+
+def test_store_path_cannot_be_written(decay: Project) -> None:
+    with pytest.raises(UserError, match=r"store\.path"):
+        decay.run("store.path=/proc/nowhere/a.zarr")
+
+
+def test_text_settings_stay_text(decay: Project) -> None:
+    for name in ("695e0514", "1e234", "0x1F", "007", "off"):
+        assert decay.load(f"name={name}").config.settings.name == name
+    path = decay.folder / "names.yaml"
+    path.write_text(decay.config.read_text(encoding="utf-8").replace("name: decay", "name: 695e0514"), encoding="utf-8")
+    decay.config = path
+    assert decay.load().config.settings.name == "695e0514"
+
+
+@pytest.mark.parametrize("text", ["1e-6", "1E-6", "+1e-6", "0.01e-4", "1.0e-06"])
+def test_scientific_notation_is_a_number_everywhere(decay: Project, text: str) -> None:
+    assert decay.load(f"parameters.k={text}").config.node["parameters"]["k"] == 1e-6
+    source = decay.config.read_text(encoding="utf-8").replace("k: 0.5", f"k: {text}")
+    Path(decay.config).write_text(source, encoding="utf-8")
+    assert decay.load().config.node["parameters"]["k"] == 1e-6
