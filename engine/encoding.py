@@ -100,8 +100,8 @@ class Encoding:
 
     Integers and booleans of a coordinate are never missing and keep their dtype.
     Integers are widened so that no value that they can take means "missing": the largest `uint8`, or a word of a PRNG
-    key, is data. Those of 64 bits cannot be: there the extreme is lost to the data, and xarray, which masks in float64,
-    rounds what lies beyond 2**53. `decode` is exact.
+    key, is data. Those of 64 bits cannot be: there the extreme is lost to the data. xarray masks in float64, so that it
+    rounds what lies beyond 2**53, and masks what it rounds to the extreme; `decode` is exact.
     """
 
     logical: np.dtype[Any]

@@ -201,7 +201,7 @@ class Store:
         with _explained(self.path):
             for name, array in arrays.items():
                 stored = encode(array, self._encodings[name], missing)
-                self._array(name)[_within(region)] = stored.reshape(*extent, *array.shape[1:])
+                self._array(name)[_within(region)] = stored.reshape((*extent, *array.shape[1:]))
             self._array("status")[_within(region)] = status.reshape(extent)
 
     def update_attributes(self, **changes: Any) -> None:

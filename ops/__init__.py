@@ -1,0 +1,1 @@
+"""Ordinary JAX for simulation: solvers, events, adjoints. Knows nothing of the engine."""

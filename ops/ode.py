@@ -1,0 +1,394 @@
+"""Ordinary differential equations, solved by diffrax, with failures as values.
+
+`solve` integrates one trajectory; `jax.vmap` makes an ensemble. A solve that does not reach its end says so in `status`, and its
+values are NaN: the state at which a solver gave up is never handed back as an answer.
+
+Sources: P. Kidger, "On Neural Differential Equations", PhD thesis, Oxford (2021), for diffrax; each method names its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+
+from ops.adjoints import ADJOINTS, current_adjoint
+from ops.adjoints import default_adjoint as default_adjoint
+
+VectorField = Callable[[Any, Any, Any], Any]
+
+METHODS: dict[str, type[diffrax.AbstractSolver[Any]]] = {
+    "euler": diffrax.Euler,
+    "heun": diffrax.Heun,
+    "midpoint": diffrax.Midpoint,
+    "ralston": diffrax.Ralston,
+    "bosh3": diffrax.Bosh3,
+    "tsit5": diffrax.Tsit5,
+    "dopri5": diffrax.Dopri5,
+    "dopri8": diffrax.Dopri8,
+    "implicit_euler": diffrax.ImplicitEuler,
+    "kvaerno3": diffrax.Kvaerno3,
+    "kvaerno4": diffrax.Kvaerno4,
+    "kvaerno5": diffrax.Kvaerno5,
+}
+"""The methods by name: explicit Runge-Kutta pairs, then the implicit ones for stiff problems."""
+
+OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
+"""Codes of `Solution.status`."""
+
+
+class Solution(NamedTuple):
+    """What `solve` returns; a pytree.
+
+    `t` is the array of times asked for, or the end time; `y` has a leading time axis with `ts`, else is the final state;
+    `status` (int32) is 0, or 2 out of steps, 3 not finite, 4 failed otherwise; `steps` (int32) counts accepted and rejected steps;
+    `event_time` is when the event stopped the solve, NaN if it did not, None if there is no event.
+    """
+
+    t: jax.Array
+    y: Any
+    status: jax.Array
+    steps: jax.Array
+    event_time: jax.Array | None = None
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A method with its settings. Static: frozen, hashes by value, so that equal settings never recompile.
+
+    Raises:
+        ValueError: a setting is out of its range; the message names it.
+
+    >>> Solver("dopri8", rtol=1e-9).rtol
+    1e-09
+    """
+
+    method: Any = "tsit5"
+    """A name of `METHODS`, or a diffrax solver."""
+
+    rtol: float = 1e-6
+    """Relative tolerance of one step."""
+
+    atol: float = 1e-9
+    """Absolute tolerance of one step, in the units of the state."""
+
+    max_steps: int = 65_536
+    """Steps, accepted and rejected, after which a solve gives up."""
+
+    dt0: float | None = None
+    """First step size; None for an estimate (Hairer, Norsett, Wanner, Solving ODEs I, II.4)."""
+
+    step: float | None = None
+    """A fixed step size; None for adaptive steps."""
+
+    adjoint: Any = "auto"
+    """auto | forward | checkpointed | direct | backsolve, or a diffrax adjoint."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str) and self.method not in METHODS:
+            raise ValueError(
+                f"`solver.method` must be one of {', '.join(METHODS)}, but is {self.method!r}.{_nearest(self.method, METHODS)}"
+            )
+        if not isinstance(self.method, str | diffrax.AbstractSolver):
+            raise ValueError(f"`solver.method` must be a name or a diffrax solver, but is {self.method!r}.")
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ValueError(f"`solver.{name}` must be a number of at least 0, but is {value!r}. Write 1e-6, say.")
+        if self.rtol == 0 and self.atol == 0:
+            raise ValueError("`solver.rtol` must be positive where atol is 0, but both are 0. Write rtol: 1e-6, say.")
+        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise ValueError(f"`solver.max_steps` must be a positive integer, but is {self.max_steps!r}.")
+        for name in ("dt0", "step"):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"`solver.{name}` must be a positive number, or null, but is {value!r}.")
+        if isinstance(self.adjoint, str) and self.adjoint not in (*ADJOINTS, "auto"):
+            raise ValueError(
+                f"`solver.adjoint` must be one of auto, {', '.join(ADJOINTS)}, but is {self.adjoint!r}."
+                f"{_nearest(self.adjoint, (*ADJOINTS, 'auto'))}"
+            )
+        if self.step is None and not isinstance(self.scheme, diffrax.AbstractAdaptiveSolver):
+            name = self.method if isinstance(self.method, str) else type(self.method).__name__
+            raise ValueError(f"`solver.step` must be given for {name}, which has no error estimate, but is null. Write a step size.")
+
+    @property
+    def scheme(self) -> diffrax.AbstractSolver[Any]:
+        """The diffrax solver, its root finder tied to the tolerances if it is implicit."""
+        if not isinstance(self.method, str):
+            return self.method
+        kind = METHODS[self.method]
+        if issubclass(kind, diffrax.AbstractImplicitSolver):
+            root_finder = diffrax.VeryChord(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
+            return kind(root_finder=root_finder)
+        return kind()
+
+
+def solve(
+    vector_field: VectorField,
+    y0: Any,
+    args: Any = None,
+    *,
+    t0: Any = 0.0,
+    t1: Any = None,
+    ts: Any = None,
+    solver: Any = Solver(),  # noqa: B008  (frozen)
+    jumps: Any = (),
+    event: Callable[[Any, Any, Any], Any] | None = None,
+    **settings: Any,
+) -> Solution:
+    """Integrate `dy/dt = vector_field(t, y, args)` from `y(t0) = y0`.
+
+    Args:
+        vector_field: of time (scalar), state and args; returns the state's structure.
+        y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays.
+        args: any pytree, handed to the vector field.
+        t0: start time.
+        t1: end time; gives the final state. It may lie before `t0`, or be equal to it.
+        ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis.
+        solver: a `Solver`, the name of a method, or a diffrax solver.
+        jumps: times at which the vector field is discontinuous: no step crosses them.
+        event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by Newton's method.
+        settings: fields of `Solver`, which win over those in `solver`.
+
+    Returns:
+        A `Solution`. Where `status` is not 0 its floating-point values are NaN.
+
+    Raises:
+        ValueError: a setting, a time or the state's structure is wrong; what is known when the solve is traced is checked then.
+
+    >>> solution = solve(lambda t, y, args: -y, 1.0, t1=1.0)
+    >>> round(float(solution.y), 5), int(solution.status)
+    (0.36788, 0)
+    """
+    chosen = _solver(solver, settings)
+    _check_times(t0, t1, ts)
+    y0, args = _as_arrays(y0), _as_arrays(args)
+    time_dtype = jnp.result_type(float)
+    start = jnp.asarray(t0, time_dtype)
+    times = None if ts is None else jnp.asarray(ts, time_dtype)
+    end = jnp.asarray(t1, time_dtype) if times is None else times[-1]
+    y0 = _promoted(vector_field, start, y0, args)
+    _warn_of_precision(chosen, y0)
+    found = diffrax.diffeqsolve(
+        diffrax.ODETerm(vector_field),  # type: ignore[arg-type]
+        chosen.scheme,
+        start,
+        end,
+        _first_step(chosen, start, end),
+        y0,
+        args,
+        saveat=diffrax.SaveAt(t1=True) if times is None else diffrax.SaveAt(ts=times),
+        stepsize_controller=_controller(chosen, jumps, time_dtype),
+        adjoint=_adjoint(chosen),
+        event=None if event is None else _event(event, chosen),
+        max_steps=chosen.max_steps,
+        throw=False,
+    )
+    y = found.ys if times is not None else jax.tree_util.tree_map(lambda leaf: leaf[0], found.ys)
+    stopped = found.result == diffrax.RESULTS.event_occurred
+    if times is not None and event is not None:  # times after the event hold no state
+        y = _where(jnp.isfinite(found.ts), y, jnp.nan)
+    status = _status(found.result, y, found.ts if event is not None and times is not None else None)
+    event_time = None
+    if event is not None:
+        last = found.ts[0] if times is None else jnp.max(jnp.where(jnp.isfinite(found.ts), found.ts, -jnp.inf))
+        event_time = jnp.where(stopped & (status == OK), last, jnp.nan)
+    steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
+    return Solution(end if times is None else times, _where(status == OK, y, jnp.nan), status, steps, event_time)
+
+
+def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
+    """The settings of one solve."""
+    base = solver if isinstance(solver, Solver) else None
+    names = [field.name for field in fields(Solver)]
+    for name in settings:
+        if name not in names:
+            raise ValueError(f"`{name}` must be a setting of solve, but is not.{_nearest(name, names)} There are {', '.join(names)}.")
+    if base is None:
+        settings = {"method": solver, **settings}
+    return replace(base or Solver(method="tsit5"), **settings) if base else Solver(**settings)
+
+
+def _check_times(t0: Any, t1: Any, ts: Any) -> None:
+    """Times that are known must make sense."""
+    if (t1 is None) == (ts is None):
+        raise ValueError("`t1` or `ts` must be given, one of them, but " + ("neither is." if t1 is None else "both are."))
+    if ts is None or isinstance(ts, jax.core.Tracer):
+        return
+    values = np.asarray(ts, float)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"`ts` must be a list of times, but has the shape {values.shape}.")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise ValueError(f"`ts` must be finite, but ts[{bad[0]}] is {values[bad[0]]}.")
+    start = None if isinstance(t0, jax.core.Tracer) else float(t0)
+    backward = values[-1] < (values[0] if start is None else start)
+    steps = np.diff(values) * (-1 if backward else 1)
+    if (steps < 0).any():
+        i = int(np.flatnonzero(steps < 0)[0]) + 1
+        order = "descending" if backward else "ascending"
+        raise ValueError(f"`ts` must be {order}, but ts[{i}] = {values[i]} follows {values[i - 1]}. Sort the times.")
+    if start is not None and (values[0] - start) * (-1 if backward else 1) < 0:
+        raise ValueError(f"`ts` must not begin before t0 = {start}, but ts[0] is {values[0]}. Lower t0, or leave that time out.")
+
+
+def _as_arrays(tree: Any) -> Any:
+    """Numbers, and lists of nothing but numbers, as arrays; other leaves as they are."""
+
+    def is_numbers(node: Any) -> bool:
+        return isinstance(node, list) and all(is_numbers(n) or isinstance(n, int | float | complex) for n in node)
+
+    def convert(node: Any) -> Any:
+        return jnp.asarray(node) if is_numbers(node) or isinstance(node, int | float | complex | np.generic) else node
+
+    return jax.tree_util.tree_map(convert, tree, is_leaf=is_numbers)
+
+
+def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> Any:
+    """The initial state in the dtype of its own derivative.
+
+    Raises:
+        ValueError: the vector field returns another structure, another shape, or complex values for a real state.
+    """
+    if not jax.tree_util.tree_leaves(y0):
+        raise ValueError("`y0` must hold at least one array, but is empty.")
+    y0 = jax.tree_util.tree_map(lambda leaf: _inexact(jnp.asarray(leaf)), y0)
+    slope = jax.eval_shape(lambda t, y: vector_field(t, y, args), t0, y0)
+    here, there = jax.tree_util.tree_structure(y0), jax.tree_util.tree_structure(slope)
+    if here != there:
+        hint = " It returned None: is a `return` missing?" if slope is None else ""
+        raise ValueError(f"`vector_field` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}")
+
+    def promote(leaf: Any, rate: Any) -> Any:
+        if leaf.shape != rate.shape:
+            raise ValueError(f"`vector_field` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}.")
+        if jnp.issubdtype(rate.dtype, jnp.complexfloating) and not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise ValueError(
+                "`y0` must be complex, but is real, and the vector field returns complex values. Write y0 * (1 + 0j)."
+            )
+        return leaf.astype(jnp.result_type(leaf.dtype, rate.dtype))
+
+    return jax.tree_util.tree_map(promote, y0, slope)
+
+
+def _inexact(leaf: Any) -> Any:
+    """Integers and booleans as floats of the precision in force."""
+    return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(jnp.result_type(float))
+
+
+def _words(tree: Any) -> str:
+    """A pytree's shapes in words."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    shown = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
+    return shown[0] if structure == jax.tree_util.tree_structure(0) else f"{structure.unflatten(shown)}".replace("'", "")
+
+
+def _warn_of_precision(solver: Solver, y0: Any) -> None:
+    """A tolerance below the rounding of the state cannot be met."""
+    dtype = jnp.result_type(*jax.tree_util.tree_leaves(y0))
+    eps = float(jnp.finfo(dtype).eps)
+    if solver.step is None and solver.rtol < 10 * eps:
+        warnings.warn(
+            f"`solver.rtol` must be at least about {10 * eps:.0e} in {dtype}, but is {solver.rtol:g}: rounding is larger. "
+            "Raise rtol, or use float64.",
+            stacklevel=3,
+        )
+
+
+def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
+    """The first step with its direction, or None for diffrax's estimate."""
+    size = solver.dt0 if solver.step is None else solver.step
+    return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
+
+
+def _controller(solver: Solver, jumps: Any, dtype: Any) -> Any:
+    """Fixed or adaptive steps; adaptive ones stop at the jumps."""
+    count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
+    if solver.step is not None:
+        if count:
+            raise ValueError("`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step.")
+        return diffrax.ConstantStepSize()
+    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol)
+    if not count:
+        return pid
+    times = jnp.stack([jnp.asarray(t, dtype) for t in jumps]) if isinstance(jumps, Sequence) else jnp.asarray(jumps, dtype)
+    return diffrax.ClipStepSizeController(pid, jump_ts=jnp.ravel(times))
+
+
+def _adjoint(solver: Solver) -> Any:
+    """The diffrax adjoint."""
+    if not isinstance(solver.adjoint, str):
+        return solver.adjoint
+    name = current_adjoint() if solver.adjoint == "auto" else solver.adjoint
+    if name == "backsolve":
+        warnings.warn(
+            "`solver.adjoint` backsolve integrates the state backwards, which is inaccurate for contracting systems "
+            "(Ma et al., arXiv:1812.01892). Prefer checkpointed.",
+            stacklevel=3,
+        )
+        return diffrax.BacksolveAdjoint()
+    kinds = {
+        "forward": diffrax.ForwardMode,
+        "checkpointed": diffrax.RecursiveCheckpointAdjoint,
+        "direct": diffrax.DirectAdjoint,
+    }
+    return kinds[name]()
+
+
+def _event(event: Callable[[Any, Any, Any], Any], solver: Solver) -> Any:
+    """A diffrax event whose time is found as the root of `event`."""
+    parameters = inspect.signature(event).parameters
+    if len(parameters) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        raise ValueError(f"`event` must take (t, y, args), but takes ({', '.join(parameters)}).")
+
+    def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
+        value = jnp.asarray(event(t, y, args))
+        if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(
+                f"`event` must return a real scalar that crosses zero, but returned {value.dtype}{list(value.shape)}."
+            )
+        return value
+
+    tolerance = min(solver.rtol, 1e-8)
+    return diffrax.Event(condition, optimistix.Newton(rtol=tolerance, atol=min(solver.atol, 1e-10)))
+
+
+def _status(result: Any, y: Any, saved: Any) -> jax.Array:
+    """The code of a result; values that are not finite make a success a failure."""
+    finite = jnp.array(True)
+    for leaf in jax.tree_util.tree_leaves(y):
+        good = jnp.isfinite(leaf)
+        if saved is not None:
+            good |= ~jnp.isfinite(saved).reshape(-1, *(1,) * (leaf.ndim - 1))
+        finite &= jnp.all(good)
+    fine = (result == diffrax.RESULTS.successful) | (result == diffrax.RESULTS.event_occurred)
+    spent = result == diffrax.RESULTS.max_steps_reached
+    code = jnp.where(fine, jnp.where(finite, OK, NONFINITE), jnp.where(spent, MAX_STEPS, FAILED))
+    return code.astype(jnp.int32)
+
+
+def _where(keep: jax.Array, tree: Any, other: float) -> Any:
+    """Leaves where `keep` (scalar, or along the leading axis), else `other`; integers are kept."""
+
+    def one(leaf: Any) -> Any:
+        mask = keep.reshape(-1, *(1,) * (leaf.ndim - 1)) if keep.ndim else keep
+        return jnp.where(mask, leaf, jnp.asarray(other, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+
+    return jax.tree_util.tree_map(one, tree)
+
+
+def _nearest(name: str, names: Any) -> str:
+    """A sentence with the nearest valid name, or nothing."""
+    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
