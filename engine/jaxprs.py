@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core as jex
 
@@ -110,7 +111,7 @@ def callbacks(jaxpr: Any) -> list[str]:
 
 def constants(jaxpr: Any) -> Iterator[Any]:
     """Every array that a closed jaxpr closes over, inner ones included."""
-    yield from getattr(jaxpr, "consts", ())
+    yield from (c for c in getattr(jaxpr, "consts", ()) if not isinstance(c, jax.core.Tracer))
     for eqn in opened(jaxpr).eqns:
         for _, inner in inner_jaxprs(eqn):
             yield from constants(inner)
@@ -158,6 +159,8 @@ def describe(value: Any, say: Callable[[str], None], say_bytes: Callable[[bytes]
         for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
             say(str(key))
             describe(item, say, say_bytes)
+    elif isinstance(value, jax.core.Tracer):  # left by an inner trace inside a closed jaxpr; its own equation is described
+        say(f"tracer {value.aval}")
     elif isinstance(value, np.ndarray | np.generic) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
         say(f"{value.dtype}{value.shape}")
         say_bytes(np.ascontiguousarray(np.asarray(value)).tobytes())

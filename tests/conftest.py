@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # inside the folder of the process that started the workers, and removed with it
+if "PYTEST_XDIST_WORKER" in os.environ:  # inside the folder of the process that started it, and removed with it
     CACHE = tempfile.mkdtemp(dir=os.environ["XDG_CACHE_HOME"])
 else:
     CACHE = tempfile.mkdtemp(prefix="diffsim-tests-")
@@ -15,12 +15,12 @@ else:
 os.environ["XDG_CACHE_HOME"] = CACHE  # compile caches of the tests' own; processes that tests start inherit it
 os.environ["JAX_ENABLE_X64"] = "true"
 
-from pathlib import Path  # noqa: E402
+from pathlib import Path
 
-import pytest  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.project import Project  # noqa: E402
+from tests.project import Project
 
 settings.register_profile(
     "tests",

@@ -22,7 +22,7 @@ MODULES = sorted(path for package in PACKAGES for path in (REPOSITORY / package)
     [
         "import engine",
         "import engine.cli",
-        "import runpy; sys.argv = ['engine', '--help']; runpy.run_module('engine', run_name='__main__', alter_sys=True)",
+        "import runpy; sys.argv = ['engine', '--help']; runpy.run_module('engine', run_name='__main__')",
     ],
     ids=["engine", "engine.cli", "python -m engine --help"],
 )

@@ -12,7 +12,9 @@ import pytest
 from tests.project import REPOSITORY
 
 # Written in two halves, so that this file passes its own test.
-TRACES = [first + second for first, second in [("/wo", "rk/"), ("/ro", "ot/"), ("pypi", ".org"), ("files.python", "hosted")]]
+TRACES = [
+    first + second for first, second in [("/wo", "rk/"), ("/ro", "ot/"), ("pypi", ".org"), ("files.python", "hosted")]
+]
 INDEX = re.compile("|".join(["--(?:extra-)?index" + "-url", "--find" + "-links", r"\[\[tool\.uv\." + r"index\]\]"]))
 PIN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9][0-9a-z.!+]*( ; python_version (<|>=|==|!=) \"3\.1[123]\")?")
 
@@ -42,7 +44,7 @@ def test_no_file_knows_a_machine_or_a_package_index() -> None:
 
 
 def test_constraints_are_pins_only() -> None:
-    """Each line of the constraints is a comment or `name==version`, with a marker where Pythons differ; each name once per Python."""
+    """Each line of the constraints is a comment or `name==version`, with a marker where Pythons differ."""
     lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert [line for line in pins if not PIN.fullmatch(line)] == []
