@@ -94,7 +94,8 @@ def read_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         problems = sweeps_without_m(parsed)
         base = composed(file, [search, *(o.input_line or "" for o in groups)])
         problems += unknown_overrides(values, base)
-        changes = [forced(o) for o in values if o not in problem_overrides(values, base)]
+        bad = problem_overrides(values, base)
+        changes = [line for o in values if o not in bad for line in applied(o)]
         config = composed(file, [search, *(o.input_line or "" for o in groups), *changes])
     problems += two_readings(tokens)
     keep_texts(config, tokens, values)
@@ -287,6 +288,18 @@ def problem_overrides(values: list[Override], base: DictConfig) -> list[Override
     ]
 
 
+REPLACED = re.compile(r"(sweep\.axes|outputs|coords|derivatives)(\.[^.]+)?")
+"""Mappings of the user's own names: one given on the command line replaces what the file has. Elsewhere Hydra merges."""
+
+
+def applied(override: Override) -> list[str]:
+    """The override as Hydra is to apply it."""
+    line = override.input_line or ""
+    if override.type is OverrideType.CHANGE and REPLACED.fullmatch(override.key_or_group) and isinstance(override.value(), dict):
+        return [f"~{override.key_or_group}", f"+{line}"]
+    return [line]
+
+
 ABSENT = object()
 
 
@@ -310,12 +323,6 @@ def flat_keys(node: object, prefix: str = "") -> Iterator[str]:
         for name, child in node.items():
             yield (key := f"{prefix}{name}")
             yield from flat_keys(child, f"{key}.")
-
-
-def forced(override: Override) -> str:
-    """The override as Hydra applies it: a mapping given for a key replaces what was there."""
-    line = override.input_line or ""
-    return line
 
 
 def two_readings(root: yaml.Node) -> list[str]:
@@ -359,7 +366,11 @@ def scalars(node: yaml.Node, key: str = "") -> Iterator[tuple[str, yaml.ScalarNo
 
 def keep_texts(config: DictConfig, root: yaml.Node, values: list[Override]) -> None:
     """Give back to text settings what was written: `name: 695e0514` is not the number infinity."""
-    written = {key: token.value for key, token in scalars(root) if schema.is_text(key) and token.tag.endswith(("int", "float", "bool"))}
+    written = {
+        key: token.value
+        for key, token in scalars(root)
+        if schema.is_text(key) and token.style is None and isinstance(OmegaConf.select(config, key), int | float | bool)
+    }
     for o in values:
         if schema.is_text(o.key_or_group) and not o.is_delete():
             written.pop(o.key_or_group, None)

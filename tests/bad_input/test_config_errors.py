@@ -74,7 +74,7 @@ CASES = {
     "no function": (["stages.decay._target_=model.VALUE"], ["`stages.decay._target_`", "int"]),
     "superfluous constant": (["+stages.decay.y1=3"], ["`stages.decay.y1`", "'y0'"]),
     "unknown reference": (["+stages.decay._inputs_.y0=parm"], ["`stages.decay._inputs_.y0`", "'parm'"]),
-    "unknown output": (["outputs.y=decay.z"], ["`outputs.y`", "'decay.z'", "'y', 'grid'"]),
+    "unknown output": (["outputs.y=decay.z"], ["`outputs.y`", "'decay.z'", "'grid', 'y'"]),
     "unknown stage": (["outputs.y=dcay.y"], ["`outputs.y`", "'decay'"]),
     "wrong rank of dims": (["outputs.y={from: decay.grid, dims: [a, b]}"], ["`outputs.y.dims`", "(3,)"]),
     "missing argument": (
@@ -132,7 +132,7 @@ FILES = {
     "not yaml": ("name: [1, 2\nb: }", "YAML"),
     "a list": ("- 1\n- 2\n", "mapping"),
     "twice": ("name: a\nname: b\n", "lines 1 and 2"),
-    "off": ("defaults: [engine, _self_]\nname: a\nexecution: {jit: off}\n", "true"),
+    "off": ("defaults: [engine, _self_]\nname: a\nexecution: {jit: off}\n", "Write false"),
     "nan": ("defaults: [engine, _self_]\nname: a\nparameters: {k: .nan}\n", "finite"),
     "octal": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 010}\n", "decimal"),
     "interpolation": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 1}\nstages: {s: {_target_: a.b, c: '${constantz.g}'}}\n", "'constantz.g'"),
