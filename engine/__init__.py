@@ -1,14 +1,14 @@
 """A workflow engine for differentiable simulation pipelines.
 
-    conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(parameters, key) -> outputs
-        config, schema       pipeline                           lowering, values
-         --transform--> program --plan--> Plan (checked, costed, chunked) --execute--> Dask tasks --> Zarr
-        transforms, outputs      plan, designs, chunks, jaxprs, bounds      program, execute, runs     store
+conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(parameters, key) -> outputs
+    config, schema       pipeline                           lowering, values
+     --transform--> program --plan--> Plan (checked, costed, chunked) --execute--> Dask tasks --> Zarr
+    transforms, outputs      plan, designs, chunks, jaxprs, bounds      program, execute, runs     store
 
-    >>> import engine
-    >>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])
-    >>> plan.blocks.shape
-    (4, 32)
+>>> import engine
+>>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])
+>>> plan.blocks.shape
+(4, 32)
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def no_plan_overrides() -> Exception:
     """The error for overrides that would be ignored."""
     from engine.errors import PlanError
 
-    return PlanError("`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them.")
+    return PlanError(
+        "`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them."
+    )
 
 
 def open_store(path: str | Path) -> xarray.Dataset:

@@ -48,19 +48,29 @@ def parser() -> argparse.ArgumentParser:
     config = argparse.ArgumentParser(add_help=False)
     config.add_argument("config", metavar="CONFIG", help="a YAML file")
     config.add_argument("overrides", metavar="key=value", nargs="*", help="override a setting, in Hydra's grammar")
-    config.add_argument("--json", action="store_true", help="print one JSON object to standard output, and nothing else there")
-    run = commands.add_parser("run", parents=[config], help="run a config, or go on where it was stopped", description=run_command.__doc__)
+    config.add_argument(
+        "--json", action="store_true", help="print one JSON object to standard output, and nothing else there"
+    )
+    run = commands.add_parser(
+        "run", parents=[config], help="run a config, or go on where it was stopped", description=run_command.__doc__
+    )
     run.add_argument("--fresh", action="store_true", help="replace the store that is there")
     run.add_argument("--retry-failed", action="store_true", help="compute failed samples again")
     run.add_argument("-m", "--multirun", action="store_true", help="a run for each choice: solver=tsit5,dopri8")
-    commands.add_parser("plan", parents=[config], help="check and cost a config; run nothing", description=plan_command.__doc__)
+    commands.add_parser(
+        "plan", parents=[config], help="check and cost a config; run nothing", description=plan_command.__doc__
+    )
     show = commands.add_parser("show", help="what a store holds", description=show_command.__doc__)
     show.add_argument("store", metavar="STORE", help="the path of a store")
     show.add_argument("--json", action="store_true", help="print one JSON object")
     listing = commands.add_parser("list", help="what there is to choose from", description=list_command.__doc__)
-    listing.add_argument("what", nargs="?", metavar="stages|solvers|optimizers|designs", help="one kind; all if left out")
+    listing.add_argument(
+        "what", nargs="?", metavar="stages|solvers|optimizers|designs", help="one kind; all if left out"
+    )
     listing.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor = commands.add_parser("doctor", help="versions, devices, precision, caches", description=doctor_command.__doc__)
+    doctor = commands.add_parser(
+        "doctor", help="versions, devices, precision, caches", description=doctor_command.__doc__
+    )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     return top
 
@@ -101,7 +111,9 @@ def dispatch(arguments: list[str]) -> int:
     top = parser()
     first = next((a for a in arguments if not a.startswith("-")), None)
     if first is not None and first not in COMMANDS:
-        hint = nearest(first, COMMANDS) or (f" Did you mean 'run {first}'?" if first.endswith((".yaml", ".yml")) else "")
+        hint = nearest(first, COMMANDS) or (
+            f" Did you mean 'run {first}'?" if first.endswith((".yaml", ".yml")) else ""
+        )
         raise UserError(f"`command` must be one of {', '.join(COMMANDS)}, but is {first!r}.{hint}")
     options = parse(top, arguments)
     if options.version:
@@ -126,14 +138,16 @@ def parse(top: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namesp
             chosen = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction)).choices[options.command]
             known = [a for action in chosen._actions for a in action.option_strings]
         bad = (unknown or rest)[0]
-        raise UserError(f"`{bad}` must be an option of the command, but is not.{nearest(bad, known)} Options: {', '.join(known)}.")
+        raise UserError(
+            f"`{bad}` must be an option of the command, but is not.{nearest(bad, known)} Options: {', '.join(known)}."
+        )
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Run a config from its sweep to its store. The same command again goes on where it was stopped, and does nothing for a finished one."""
+    """Run a config from its sweep to its store. The same command again goes on where it was stopped."""
     from engine.config import expand_multirun
 
     if options.multirun:
@@ -256,7 +270,9 @@ def list_command(options: argparse.Namespace) -> int:
     from engine.catalog import KINDS, catalog, describe_catalog
 
     if options.what is not None and options.what not in KINDS:
-        raise UserError(f"`list` must be given one of {', '.join(KINDS)}, but got {options.what!r}.{nearest(options.what, KINDS)}")
+        raise UserError(
+            f"`list` must be given one of {', '.join(KINDS)}, but got {options.what!r}.{nearest(options.what, KINDS)}"
+        )
     kinds = [options.what] if options.what else list(KINDS)
     if options.json:
         print_json({kind: catalog(kind) for kind in kinds})

@@ -135,13 +135,17 @@ def read_tokens(file: Path) -> yaml.Node:
         mark = getattr(error, "problem_mark", None)
         where = f"`{file.name}` line {mark.line + 1}, column {mark.column + 1}" if mark else f"`{file.name}`"
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{where} must be YAML, but {what}. Check the indentation, quotes and brackets there.") from None
+        raise ConfigError(
+            f"{where} must be YAML, but {what}. Check the indentation, quotes and brackets there."
+        ) from None
     except OSError as error:
         raise ConfigError(f"`{file.name}` must be readable, but {error.strerror}. Check its permissions.") from None
     if root is None:
         raise ConfigError(f"`{file.name}` must hold a config, but is empty. Start with `defaults: [engine, _self_]`.")
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"`{file.name}` must be a mapping of settings, but is a {root.id}. Start with `name: ...`.")
+        raise ConfigError(
+            f"`{file.name}` must be a mapping of settings, but is {root.tag.rpartition(':')[2]}. Start with `name: ...`."
+        )
     for mapping in mappings(root):
         names = [k.value for k, _ in mapping.value]
         for name in {n for n in names if names.count(n) > 1 and n != "<<"}:
@@ -175,7 +179,9 @@ def composed(file: Path, overrides: list[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose_problem(error, file)) from None
     except AttributeError as error:  # a defaults list of the wrong shape
-        raise ConfigError(f"`defaults` must be a list of names and `group: option` pairs, but Hydra says: {error}") from None
+        raise ConfigError(
+            f"`defaults` must be a list of names and `group: option` pairs, but Hydra says: {error}"
+        ) from None
 
 
 def compose_problem(error: Exception, file: Path) -> str:
@@ -273,7 +279,9 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
         names = list(parent) if isinstance(parent, dict) else []
         anywhere = [key for key in flat_keys(plain) if key.rpartition(".")[2] == last]
         hint = nearest(last, names) or (f" Did you mean {anywhere[0]!r}?" if anywhere else "")
-        adding = "" if not where or where.split(".")[0] in {"execution", "sweep"} else f" To add it, write +{o.input_line}."
+        adding = (
+            "" if not where or where.split(".")[0] in {"execution", "sweep"} else f" To add it, write +{o.input_line}."
+        )
         problems.append(f"`{o.key_or_group}` must be a key of the config to be overridden, but is not.{hint}{adding}")
     return problems
 
@@ -295,7 +303,11 @@ REPLACED = re.compile(r"(sweep\.axes|outputs|coords|derivatives)(\.[^.]+)?")
 def applied(override: Override) -> list[str]:
     """The override as Hydra is to apply it."""
     line = override.input_line or ""
-    if override.type is OverrideType.CHANGE and REPLACED.fullmatch(override.key_or_group) and isinstance(override.value(), dict):
+    if (
+        override.type is OverrideType.CHANGE
+        and REPLACED.fullmatch(override.key_or_group)
+        and isinstance(override.value(), dict)
+    ):
         return [f"~{override.key_or_group}", f"+{line}"]
     return [line]
 
@@ -422,7 +434,9 @@ def unused_solver(parsed: list[Override], config: DictConfig) -> list[str]:
     keys = [o.key_or_group for o in parsed if o.key_or_group.split(".")[0] == "solver"]
     text = json.dumps(OmegaConf.to_container(config, resolve=False).get("stages"), default=str)  # type: ignore[union-attr]
     if keys and "${solver" not in text:
-        return [f"`{keys[0]}` must change a stage, but no stage takes it. Write `solver: ${{solver}}` in the stage's node."]
+        return [
+            f"`{keys[0]}` must change a stage, but no stage takes it. Write `solver: ${{solver}}` in the stage's node."
+        ]
     return []
 
 

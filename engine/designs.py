@@ -133,7 +133,9 @@ def design(sweep: Mapping[str, Any], parameters: Mapping[str, Any], *, seed: int
         check_keys(kind, node)
     replicates = 1
     with collecting(problems):
-        replicates = read_count("sweep.replicates", node.get("replicates", 1), "Give the number of samples at each point.")
+        replicates = read_count(
+            "sweep.replicates", node.get("replicates", 1), "Give the number of samples at each point."
+        )
     columns: dict[str, Array] = {}
     with collecting(problems):
         nominal = {name: np.asarray(value) for name, value in parameters.items()}
@@ -196,7 +198,9 @@ def check_keys(kind: str, node: Mapping[str, Any]) -> None:
         )
     if kind == "table":
         if "table" not in node:
-            problems.append("`sweep.table` must name a CSV file for the design table, but is missing. Write table: file.csv.")
+            problems.append(
+                "`sweep.table` must name a CSV file for the design table, but is missing. Write table: file.csv."
+            )
         if node.get("axes"):
             problems.append(
                 f"`sweep.axes` must not be given for the design table, but names {listed(node['axes'])}: the columns of the "
@@ -207,7 +211,9 @@ def check_keys(kind: str, node: Mapping[str, Any]) -> None:
             f"`sweep.axes` must name a parameter for the design {kind}, but is empty. Write axes: {{parameter: axis}}."
         )
     if kind in SAMPLED and "samples" not in node:
-        problems.append(f"`sweep.samples` must be given for the design {kind}, but is missing. Write samples: 1024, for instance.")
+        problems.append(
+            f"`sweep.samples` must be given for the design {kind}, but is missing. Write samples: 1024, for instance."
+        )
     if problems:
         raise SweepError(problems)
 
@@ -375,9 +381,14 @@ def geomspace(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
 def arange(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
     """NumPy's arange: the stop is left out."""
     start, stop, step = (value.item() for value in read_arguments(key, arguments, ()))
-    require(not shape, f"`{key}` must be for a scalar, but the parameter has shape {shape}. Write the list of its values.")
+    require(
+        not shape, f"`{key}` must be for a scalar, but the parameter has shape {shape}. Write the list of its values."
+    )
     written = shown(arguments)
-    require(step != 0, f"`{key}` must have a step that is not 0, but is {written}. For n values use linspace: [start, stop, n].")
+    require(
+        step != 0,
+        f"`{key}` must have a step that is not 0, but is {written}. For n values use linspace: [start, stop, n].",
+    )
     count = (stop - start) / step
     require(count > 0, f"`{key}` must hold a value, but {written} is empty. Change the sign of the step, or the stop.")
     require(
@@ -390,9 +401,16 @@ def arange(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
 def read_length(key: str, arguments: list[Any], shape: tuple[int, ...]) -> int:
     """The `n` of linspace and geomspace."""
     problems: list[str] = []
+    n = 0
     with collecting(problems):
-        n = read_count(f"{key}[2]", arguments[2], "It is n, the number of values; for a step write arange: [start, stop, step].")
-        require(n * math.prod(shape) <= MOST_VALUES, f"`{key}` must hold at most {MOST_VALUES} numbers, but n is {n}. Lower n.")
+        n = read_count(
+            f"{key}[2]", arguments[2], "It is n, the number of values; for a step write arange: [start, stop, step]."
+        )
+        require(
+            n * math.prod(shape) <= MOST_VALUES,
+            f"`{key}` must hold at most {MOST_VALUES} numbers, but n is {n}. Lower n.",
+        )
+    if not problems:
         return n
     with collecting(problems):
         read_arguments(key, arguments[:2], shape)
@@ -430,7 +448,9 @@ def read_list(key: str, values: Any, nominal: Array) -> Array:
         array = None
     check_shapes(key, plain if array is None else array, nominal.shape)
     if array is None:
-        raise SweepError(f"`{key}` must be a list of equal shapes, but is ragged: {shown(plain)}. Make the lists equally long.")
+        raise SweepError(
+            f"`{key}` must be a list of equal shapes, but is ragged: {shown(plain)}. Make the lists equally long."
+        )
     return array
 
 
@@ -442,7 +462,11 @@ def read_numbers(key: str, value: Any, kind: str) -> Array:
     """A number or a nested list of numbers, checked: all finite, boolean if `kind` is "b", real if it is "f"."""
     problems = list(wrong_numbers(key, value, kind))
     if problems:
-        more = [f"`{key}` has {len(problems) - MOST_PROBLEMS} more problems of this kind."] if len(problems) > MOST_PROBLEMS else []
+        more = (
+            [f"`{key}` has {len(problems) - MOST_PROBLEMS} more problems of this kind."]
+            if len(problems) > MOST_PROBLEMS
+            else []
+        )
         raise SweepError(problems[:MOST_PROBLEMS] + more)
     try:
         return np.asarray(value)
@@ -462,7 +486,8 @@ def wrong_numbers(key: str, value: Any, kind: str) -> Iterator[str]:
 
 def clean(values: Any, kind: str) -> bool:
     """Whether a list holds good numbers only: quick for a million of them, silent on what is wrong."""
-    allowed = {"b": {bool}, "f": {int, float}, "c": {int, float, complex}}[kind]
+    kinds: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "c": {int, float, complex}}
+    allowed = kinds[kind]
     if not set(map(type, values)) <= allowed:
         return False
     array = np.asarray(values)
@@ -481,7 +506,11 @@ def wrong_number(value: Any, kind: str) -> str | None:
     if isinstance(value, int):
         fits = -(2**63) <= value < 2**63
         return None if fits else f"must fit in 64 bits, but is {shorten(str(value))}. Write it as a float: {value:.6e}."
-    return None if np.isfinite(value) else f"must be a finite number, but is {value}. Remove it: no result could follow from it."
+    return (
+        None
+        if np.isfinite(value)
+        else f"must be a finite number, but is {value}. Remove it: no result could follow from it."
+    )
 
 
 def kind_remedy(value: Any, kind: str) -> str:
@@ -514,8 +543,16 @@ def check_shapes(key: str, values: Any, shape: tuple[int, ...]) -> None:
     for i, value in enumerate(values):
         found = shape_in_words(value)
         if found != (shape_in_words(np.zeros(shape)) if shape else "a single number"):
-            wanted = f"have shape {shape}, as the nominal value has" if shape else "be a single number, as the nominal value is"
-            remedy = "Write each value as a nested list of that shape." if shape else "Give the parameter a nominal value of that shape."
+            wanted = (
+                f"have shape {shape}, as the nominal value has"
+                if shape
+                else "be a single number, as the nominal value is"
+            )
+            remedy = (
+                "Write each value as a nested list of that shape."
+                if shape
+                else "Give the parameter a nominal value of that shape."
+            )
             written = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
             problems.append(f"`{key}[{i}]` must {wanted}, but is {found}: {shown(written)}. {remedy}")
         if len(problems) == MOST_PROBLEMS:
@@ -560,8 +597,8 @@ def shown(value: Any) -> str:
     if value is None:
         return "null"
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f"{value:.6e}"
-    names = {str: "text ", dict: "the mapping "}
-    return names.get(type(value), "") + shorten(text)
+    kind = "text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
+    return kind + shorten(text)
 
 
 def shorten(text: str, limit: int = 60) -> str:
@@ -748,7 +785,13 @@ def read_table(path: Path, nominal: Mapping[str, Array]) -> dict[str, Array]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(
-                path, names=names, header=0, index_col=False, float_precision="round_trip", skipinitialspace=True, low_memory=False
+                path,
+                names=names,
+                header=0,
+                index_col=False,
+                float_precision="round_trip",
+                skipinitialspace=True,
+                low_memory=False,
             )
     except (OSError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().splitlines()[0]

@@ -38,7 +38,13 @@ RENAMED = (
     (r"\bjax\._src(?:\.\w+)*", "jax"),
     (r"/\S*/(\w+\.py)", r"\1"),
 )
-NOISE = ("https://docs.jax.dev", "https://jax.readthedocs", "The error occurred while tracing", "If using `jit`", "-----")
+NOISE = (
+    "https://docs.jax.dev",
+    "https://jax.readthedocs",
+    "The error occurred while tracing",
+    "If using `jit`",
+    "-----",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Advice:
-    """"must …", "but …", and what to do."""
+    """ "must …", "but …", and what to do."""
 
     must: str
     but: str
@@ -117,7 +123,7 @@ class Problem:
         return f"make it a constant in the stage's node (`stages.{self.stage.name}: {{{name}: 3}}`)"
 
 
-# --- The four doors -------------------------------------------------------------------------------------------------------
+# --- The four doors ---
 
 
 def explain(error: BaseException, stage: StageContext) -> StageError:
@@ -177,7 +183,7 @@ def explain_import(key: str, target: str, error: BaseException) -> PipelineError
         )
 
 
-# --- The screen -----------------------------------------------------------------------------------------------------------
+# --- The screen ---
 
 
 def compose(stage: StageContext, advice: Advice, line: Line | None, on_line: tuple[str, ...]) -> StageError:
@@ -224,7 +230,7 @@ def name_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-# --- The user's own line --------------------------------------------------------------------------------------------------
+# --- The user's own line ---
 
 
 def user_line(error: BaseException) -> Line | None:
@@ -303,7 +309,7 @@ def arguments_on(line: Line | None, stage: StageContext) -> tuple[str, ...]:
     return tuple(name for name in stage.arguments if name in words)
 
 
-# --- The rules: each knows one kind of mistake ----------------------------------------------------------------------------
+# --- The rules: each knows one kind of mistake ---
 
 
 def advise(problem: Problem) -> Advice:
@@ -312,7 +318,9 @@ def advise(problem: Problem) -> Advice:
         advice = rule(problem)
         if advice is not None:
             return advice
-    return Advice("run to its end", f"it raised {name_of(problem.error)}", "Mend this line, or what the stage is given.")
+    return Advice(
+        "run to its end", f"it raised {name_of(problem.error)}", "Mend this line, or what the stage is given."
+    )
 
 
 def in_place(problem: Problem) -> Advice | None:
@@ -365,7 +373,9 @@ def data_dependent_size(problem: Problem) -> Advice | None:
     text = problem.text
     if "must be statically specified" in text or "The size argument" in text:
         but = "how many elements this line gives depends on values not known while JAX traces it"
-        return Advice("have outputs of a fixed shape", but, "Use `jnp.where(condition, a, b)`, or give `size=` as a constant.")
+        return Advice(
+            "have outputs of a fixed shape", but, "Use `jnp.where(condition, a, b)`, or give `size=` as a constant."
+        )
     if "Shapes must be 1D sequences" in text or "jnp.arange argument" in text or "jnp.linspace" in text:
         but = "the size on this line is a traced value, not known while JAX traces the stage"
         remedy = f"Write the size as a number, or {problem.as_constant}; `jnp.linspace(a, b, 100)` has traced ends."
@@ -382,7 +392,9 @@ def numpy_on_tracer(problem: Problem) -> Advice | None:
     found = re.search(r"\bc?math\.(\w+)", problem.code)
     if found and problem.is_a("ConcretizationTypeError"):
         but = f"`math.{found[1]}` works on Python numbers, and cannot take a traced array"
-        return Advice("compute with jax.numpy", but, f"Use `jnp.{JNP_OF_MATH.get(found[1], found[1])}` (import jax.numpy as jnp).")
+        return Advice(
+            "compute with jax.numpy", but, f"Use `jnp.{JNP_OF_MATH.get(found[1], found[1])}` (import jax.numpy as jnp)."
+        )
     if not problem.is_a("TracerArrayConversionError"):
         return None
     found = re.search(r"\b(?:np|numpy|onp)\.([\w.]+)", problem.code)
@@ -401,7 +413,10 @@ def python_integer(problem: Problem) -> Advice | None:
     if "range(" in problem.code:
         what, instead = "`range` needs a Python integer", "loop with `jax.lax.fori_loop` or `jax.lax.scan`"
     else:
-        what, instead = "an index on this line must be a Python integer", "make the list an array by `jnp.asarray` and index it"
+        what, instead = (
+            "an index on this line must be a Python integer",
+            "make the list an array by `jnp.asarray` and index it",
+        )
     remedy = f"{capital(problem.as_constant)}, or {instead}."
     return Advice("not need the value of an array in Python", f"{what}, and is given a traced value", remedy)
 
@@ -413,12 +428,22 @@ def python_bool(problem: Problem) -> Advice | None:
     must, code, otherwise = "not need the value of an array in Python", problem.code, f" Or {problem.as_constant}."
     unknown = "a traced value is not known while JAX traces the stage"
     if code.startswith("while"):
-        return Advice(must, f"`while` decides on one, and {unknown}", "Use `jax.lax.while_loop(condition, step, start)`." + otherwise)
+        return Advice(
+            must,
+            f"`while` decides on one, and {unknown}",
+            "Use `jax.lax.while_loop(condition, step, start)`." + otherwise,
+        )
     if code.startswith("assert"):
-        return Advice(must, f"`assert` decides on one, and {unknown}", "Remove it, or return an integer field `status` (0 = fine).")
+        return Advice(
+            must,
+            f"`assert` decides on one, and {unknown}",
+            "Remove it, or return an integer field `status` (0 = fine).",
+        )
     if found := re.search(r"(?<![\w.])(min|max)\(", code):
         new = {"min": "minimum", "max": "maximum"}[found[1]]
-        return Advice(must, f"Python's `{found[1]}` compares them, and {unknown}", f"Use `jnp.{new}(a, b)`." + otherwise)
+        return Advice(
+            must, f"Python's `{found[1]}` compares them, and {unknown}", f"Use `jnp.{new}(a, b)`." + otherwise
+        )
     word = re.search(r"\b(if|elif|and|or|not|any|all|sorted)\b", code)
     what = f"`{word[1]}`" if word else "Python"
     remedy = "Use `jnp.where(condition, a, b)` or `jax.lax.cond`; combine conditions by `&`, `|`, `~`."
@@ -429,7 +454,9 @@ def python_number(problem: Problem) -> Advice | None:
     """`float(x)`, `x.item()`, and what else needs the value."""
     if not problem.is_a("ConcretizationTypeError"):
         return None
-    found = re.search(r"(?<![\w.])(float|int|complex|bool|round)\(", problem.code) or re.search(r"\.(item|tolist)\(", problem.code)
+    found = re.search(r"(?<![\w.])(float|int|complex|bool|round)\(", problem.code) or re.search(
+        r"\.(item|tolist)\(", problem.code
+    )
     what = f"`{found[1]}()`" if found else "this line"
     kind = {"int": "int", "complex": "complex", "bool": "bool"}.get(found[1] if found else "", "float")
     remedy = f"Leave it out (arrays compute like numbers), use `x.astype({kind})`, or {problem.as_constant}; "
@@ -445,12 +472,18 @@ def carry(problem: Problem) -> Advice | None:
     text = problem.text
     if "carry" in text and ("differ" in text or "must have" in text):
         what = "what the loop's body returns as carry differs from what it takes"
-        remedy = "Make them equal: `.astype` in the body, or start from `jnp.asarray(0.0)` of the final shape and dtype."
+        remedy = (
+            "Make them equal: `.astype` in the body, or start from `jnp.asarray(0.0)` of the final shape and dtype."
+        )
         must = "keep the carry of a loop (scan, while_loop, fori_loop) of one shape and dtype"
     elif "body_fun output and input must have identical types" in text:
         what, must = "they differ", "keep the carry of a loop of one shape and dtype"
         remedy = "Make them equal: `.astype` in the body, or start from the final shape and dtype."
-    elif "branches must have equal" in text or "branch outputs must have" in text or "must have same type structure" in text:
+    elif (
+        "branches must have equal" in text
+        or "branch outputs must have" in text
+        or "must have same type structure" in text
+    ):
         what, must = "they differ", "return the same shapes and dtypes from each branch of a `cond` or `switch`"
         remedy = "Make the branches equal, with `jnp.broadcast_to` or `.astype`."
     else:
@@ -469,9 +502,13 @@ def constant_kind(problem: Problem) -> Advice | None:
         for name in names:
             if problem.stage.arguments[name].startswith(f"constant {start}") and re.search(pattern, problem.text):
                 remedy = f"Write `{name} = jnp.asarray({name})` first."
-                return Advice("compute with arrays", f"its constant {name!r} is {what}, and this line needs an array", remedy)
+                return Advice(
+                    "compute with arrays", f"its constant {name!r} is {what}, and this line needs an array", remedy
+                )
     for name in names:
-        if problem.stage.arguments[name].startswith(("constant '", 'constant "')) and re.search(r"\bstr\b", problem.text):
+        if problem.stage.arguments[name].startswith(("constant '", 'constant "')) and re.search(
+            r"\bstr\b", problem.text
+        ):
             remedy = f"Write a number in `stages.{problem.stage.name}.{name}`, without quotes."
             return Advice("compute with numbers", f"its constant {name!r} is text", remedy)
     return None
@@ -486,8 +523,12 @@ def shapes(problem: Problem) -> Advice | None:
         return None
     if user_raised(problem):
         return None
-    remedy = "Compare these shapes with what the line expects; `x[:, None]`, `jnp.reshape` or another reference mends it."
-    return Advice("combine arrays whose shapes fit", f"they do not: {problem.said}", remedy, all_arguments=not problem.on_line)
+    remedy = (
+        "Compare these shapes with what the line expects; `x[:, None]`, `jnp.reshape` or another reference mends it."
+    )
+    return Advice(
+        "combine arrays whose shapes fit", f"they do not: {problem.said}", remedy, all_arguments=not problem.on_line
+    )
 
 
 def user_raised(problem: Problem) -> bool:
@@ -503,7 +544,9 @@ def missing_key(problem: Problem) -> Advice | None:
     for name in problem.on_line:
         has = names_in(problem.stage.arguments[name])
         if has and key not in has and re.search(rf"(?<![\w.]){name}\b.*\[", problem.code):
-            return Advice("use what its input has", f"{name!r} has no {key!r}", f"It has {listed(has)}.{nearest(key, has)}")
+            return Advice(
+                "use what its input has", f"{name!r} has no {key!r}", f"It has {listed(has)}.{nearest(key, has)}"
+            )
     return None
 
 
@@ -518,7 +561,11 @@ def missing_attribute(problem: Problem) -> Advice | None:
     owner, has = error.obj, public_names(error.obj)
     if isinstance(owner, Mapping):
         has = [str(key) for key in owner]
-        remedy = f"Write `[{name!r}]` in place of `.{name}`." if name in has else f"It has {listed(has)}.{nearest(name, has)}"
+        remedy = (
+            f"Write `[{name!r}]` in place of `.{name}`."
+            if name in has
+            else f"It has {listed(has)}.{nearest(name, has)}"
+        )
         return Advice("use what its input has", f"a dict has no attribute {name!r}", remedy)
     if isinstance(owner, ModuleType):
         remedy = f"Look it up in the documentation.{nearest(name, has)}"
@@ -538,7 +585,8 @@ def names_in(words: str) -> list[str]:
     start = min((i for i in (words.find("{"), words.find("(")) if i >= 0), default=-1)
     if start < 0 or words.startswith("constant"):
         return []
-    names, depth, part = [], 0, ""
+    names: list[str] = []
+    depth, part = 0, ""
     for letter in words[start + 1 :]:
         depth += (letter in "{([") - (letter in "})]")
         if depth < 0:
@@ -581,7 +629,7 @@ JNP_OF_MATH = {
     "dist": "linalg.norm",
     "fsum": "sum",
 }
-# --- What a stage returned ------------------------------------------------------------------------------------------------
+# --- What a stage returned ---
 
 
 def bad_output(path: str, value: object) -> Advice:
@@ -589,12 +637,16 @@ def bad_output(path: str, value: object) -> Advice:
     with suppress(Exception):
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that it was never awaited
-            return Advice("be a plain function", "it is a coroutine (`async def`)", "Write `def`, and `return` the arrays.")
+            return Advice(
+                "be a plain function", "it is a coroutine (`async def`)", "Write `def`, and `return` the arrays."
+            )
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
             remedy = "`return` the arrays; stack what a loop gives with `jnp.stack`, or use `jax.lax.scan`."
             return Advice("be a plain function", "it is a generator (it has `yield`)", remedy)
     place = f"at {path!r} there is" if path else "it returned"
-    return Advice("return arrays, or a dict, list or dataclass of arrays", f"{place} {in_brief(value)}", output_remedy(value))
+    return Advice(
+        "return arrays, or a dict, list or dataclass of arrays", f"{place} {in_brief(value)}", output_remedy(value)
+    )
 
 
 def output_remedy(value: object) -> str:
@@ -605,7 +657,7 @@ def output_remedy(value: object) -> str:
         return "Return a list or a dict in place of a set."
     if callable(value):
         return "Call it, and return the arrays that it gives."
-    return "Return the arrays that it holds, in a dict: `return {\"x\": x}`."
+    return 'Return the arrays that it holds, in a dict: `return {"x": x}`.'
 
 
 def in_brief(value: object) -> str:
@@ -621,7 +673,7 @@ def in_brief(value: object) -> str:
     return f"{kind} {clip(text, 40)}" if plain else f"an object of type {kind}"
 
 
-# --- Imports --------------------------------------------------------------------------------------------------------------
+# --- Imports ---
 
 
 def import_trouble(target: str, error: BaseException) -> str:
@@ -668,7 +720,9 @@ def raised_on_import(parts: list[str], error: BaseException) -> str:
     place = f"\n  {line}" if line else ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         remedy = f"Install {error.name.partition('.')[0]!r} in this environment, or mend the import."
-        return f"be importable, but module {parts[0]!r} imports {error.name!r}, which is not installed.{place}\n{remedy}"
+        return (
+            f"be importable, but module {parts[0]!r} imports {error.name!r}, which is not installed.{place}\n{remedy}"
+        )
     said = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else name_of(error)
     remedy = f"Mend the module; `python -c 'import {parts[0]}'` shows the whole traceback."
     return f"be importable, but module {parts[0]!r} raised {said.rstrip('.')} on import.{place}\n{remedy}"

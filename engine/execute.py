@@ -139,16 +139,18 @@ class Runner:
         point = self.plan.draft.design.point(int(samples[0]))
         LOG.error("sample %d %s raised %s", samples[0], point, type(error).__name__, exc_info=error)
         sweep = len(self.plan.draft.design.dims)
-        outputs = {
-            v.name: np.zeros((1, *v.shape[sweep:]), v.dtype) for v in self.plan.variables if v.swept
-        }
+        outputs = {v.name: np.zeros((1, *v.shape[sweep:]), v.dtype) for v in self.plan.variables if v.swept}
         return outputs, np.array([STATUS["error"]], np.int8)
 
 
 def execute(runner: Runner, numbers: Sequence[int]) -> None:
     """Run the blocks `numbers` on the scheduler that the plan asks for."""
     plan = runner.plan
-    samples = sum(len(runner.store.blocks.samples_of(n)) for n in numbers) if len(numbers) < WAVE else plan.draft.design.samples
+    samples = (
+        sum(len(runner.store.blocks.samples_of(n)) for n in numbers)
+        if len(numbers) < WAVE
+        else plan.draft.design.samples
+    )
     for observer in runner.observers:
         observer.on_start(samples)
     try:

@@ -15,7 +15,17 @@ import jax
 import numpy as np
 from jax.extend import core as jex
 
-CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
+CALLS = (
+    "pjit",
+    "jit",
+    "closed_call",
+    "core_call",
+    "remat",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vmap_call",
+)
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -159,7 +169,9 @@ def describe(value: Any, say: Callable[[str], None], say_bytes: Callable[[bytes]
         for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
             say(str(key))
             describe(item, say, say_bytes)
-    elif isinstance(value, jax.core.Tracer):  # left by an inner trace inside a closed jaxpr; its own equation is described
+    elif isinstance(
+        value, jax.core.Tracer
+    ):  # left by an inner trace inside a closed jaxpr; its own equation is described
         say(f"tracer {value.aval}")
     elif isinstance(value, np.ndarray | np.generic) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
         say(f"{value.dtype}{value.shape}")

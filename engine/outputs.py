@@ -56,9 +56,16 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
     asked = config.settings.outputs
     coordinates = set(config.settings.coords.values())
     if asked is None:
-        found = [leaf for name in pipeline.terminal() for leaf in stage_leaves(pipeline, name, shapes) if str(leaf.reference) not in coordinates]
+        found = [
+            leaf
+            for name in pipeline.terminal()
+            for leaf in stage_leaves(pipeline, name, shapes)
+            if str(leaf.reference) not in coordinates
+        ]
         if not found:
-            raise PipelineError("`outputs` must hold at least one value, but no stage returns any array. Name an output.")
+            raise PipelineError(
+                "`outputs` must hold at least one value, but no stage returns any array. Name an output."
+            )
         return tuple(found)
     leaves_found: list[Leaf] = []
     problems: list[str] = []
@@ -66,7 +73,13 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
         try:
             attributes = {"units": output.units, "description": output.description}
             leaves_found += output_leaves(
-                f"outputs.{name}", name, output.source, output.dims, {k: v for k, v in attributes.items() if v}, pipeline, shapes
+                f"outputs.{name}",
+                name,
+                output.source,
+                output.dims,
+                {k: v for k, v in attributes.items() if v},
+                pipeline,
+                shapes,
             )
         except PipelineError as error:
             problems.extend(error.problems)
@@ -112,7 +125,13 @@ def stage_leaves(pipeline: Pipeline, name: str, shapes: Mapping[str, Any]) -> It
 
 
 def make_leaf(
-    key: str, name: str, reference: Reference, aval: Any, dims: list[str] | None, attributes: Mapping[str, Any], pipeline: Pipeline
+    key: str,
+    name: str,
+    reference: Reference,
+    aval: Any,
+    dims: list[str] | None,
+    attributes: Mapping[str, Any],
+    pipeline: Pipeline,
 ) -> Leaf:
     """One leaf with its dimensions: as asked, else as annotated, else `name_0`, `name_1`."""
     shape, prng = tuple(aval.shape), None
@@ -125,7 +144,7 @@ def make_leaf(
         dtype = np.dtype(aval.dtype)
     if dims is not None and len(dims) != len(shape):
         raise PipelineError(
-            f"`{key}.dims` must name each of the {len(shape)} axes of the value, but is {dims} and {str(reference)} has the shape "
+            f"`{key}.dims` must name each of the {len(shape)} axes of the value, but is {dims} and {reference!s} has the shape "
             f"{shape}. Write {len(shape)} name{'' if len(shape) == 1 else 's'}."
         )
     if dims is None:
@@ -157,7 +176,8 @@ def resolve_coords(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]
     Raises:
         PipelineError: a reference leads nowhere, or to something that is not one array of one dimension.
     """
-    found, problems = [], []
+    found: list[Leaf] = []
+    problems: list[str] = []
     for name, source in config.settings.coords.items():
         key = f"coords.{name}"
         try:
@@ -184,7 +204,8 @@ def resolve_derivatives(
     Raises:
         PlanError: an unknown output or parameter, an output that is not scalar or not real, a kind that this version lacks.
     """
-    requests, problems = [], []
+    requests: list[Request] = []
+    problems: list[str] = []
     for name, node in config.settings.derivatives.items():
         key = f"derivatives.{name}"
         of = find_output(key, node.of, outputs, pipeline, shapes, problems)
@@ -233,13 +254,19 @@ def find_output(
             return None
         if len(found) == 1:
             return found[0]
-        problems.append(f"`{key}.of` must be one array, but {name!r} has the leaves {listed(leaf.name for leaf in found)}.")
+        problems.append(
+            f"`{key}.of` must be one array, but {name!r} has the leaves {listed(leaf.name for leaf in found)}."
+        )
         return None
-    problems.append(f"`{key}.of` must be an output, but {name!r} is none.{nearest(name, by_name)} There are {listed(by_name)}.")
+    problems.append(
+        f"`{key}.of` must be an output, but {name!r} is none.{nearest(name, by_name)} There are {listed(by_name)}."
+    )
     return None
 
 
-def check_labels(leaves_found: tuple[Leaf, ...], coords: tuple[Leaf, ...], sweep: Mapping[str, int], axes: tuple[str, ...]) -> None:
+def check_labels(
+    leaves_found: tuple[Leaf, ...], coords: tuple[Leaf, ...], sweep: Mapping[str, int], axes: tuple[str, ...]
+) -> None:
     """Names and dimensions must fit together over all variables before any is written.
 
     Args:
@@ -253,7 +280,9 @@ def check_labels(leaves_found: tuple[Leaf, ...], coords: tuple[Leaf, ...], sweep
     """
     problems = []
     sizes = {dim: (n, "the sweep") for dim, n in sweep.items()}
-    names: dict[str, str] = {name: "a coordinate of the sweep" for name in axes} | {dim: "a dimension of the sweep" for dim in sweep}
+    names: dict[str, str] = {name: "a coordinate of the sweep" for name in axes} | {
+        dim: "a dimension of the sweep" for dim in sweep
+    }
     names |= {name: "the status of the samples" for name in RESERVED}
     for leaf in (*coords, *leaves_found):
         if leaf.name in names:
@@ -268,7 +297,9 @@ def check_labels(leaves_found: tuple[Leaf, ...], coords: tuple[Leaf, ...], sweep
         for dim, n in zip(leaf.dims, leaf.shape, strict=True):
             known, where = sizes.setdefault(dim, (n, leaf.name))
             if where == "the sweep":
-                problems.append(f"`outputs.{leaf.name}.dims` must differ from the sweep's dimensions, but holds {dim!r}. Rename it.")
+                problems.append(
+                    f"`outputs.{leaf.name}.dims` must differ from the sweep's dimensions, but holds {dim!r}. Rename it."
+                )
             elif known != n:
                 problems.append(
                     f"`outputs.{leaf.name}.dims` must give one length to {dim!r}, but it has {n} here and {known} in {where!r}. "

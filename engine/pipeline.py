@@ -159,11 +159,11 @@ def build_stage(name: str, node: Mapping[str, Any], config: Config, problems: li
         return None
     constants = {k: v for k, v in node.items() if k not in HYDRA_KEYS}
     inputs = read_inputs(f"{key}._inputs_", node.get("_inputs_", {}), config, problems)
-    found = len(problems)
+    before = len(problems)
     check_arguments(key, signature, constants, inputs, problems)
     constants = {k: build_constant(f"{key}.{k}", v, signature, config, problems) for k, v in constants.items()}
     key_argument, defaults = resolve(key, name, signature, constants, inputs, config, problems)
-    if len(problems) > found:
+    if len(problems) > before:
         return None
     return Stage(name, target, function, constants, inputs, key_argument, defaults)
 

@@ -91,7 +91,9 @@ class Draft:
 
         if not jaxprs.custom_derivatives(self.jaxpr):
             return ""
-        files = sorted({str(m.__file__) for m in list(sys.modules.values()) if hasattr(m, "__engine_stamp__") and m.__file__})
+        files = sorted(
+            {str(m.__file__) for m in list(sys.modules.values()) if hasattr(m, "__engine_stamp__") and m.__file__}
+        )
         return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
     @cached_property
@@ -201,20 +203,28 @@ def make_draft(config: Config) -> Draft:
     refuse_what_this_version_lacks(config)
     points = design(settings.sweep.model_dump(), settings.parameters, seed=settings.seed, folder=config.folder)
     if points.samples > MOST_SAMPLES:
-        raise PlanError(f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs.")
+        raise PlanError(
+            f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
+        )
     runtime.configure(settings)
     pipeline = build_pipeline(config)
     check_parameters_used(pipeline, config)
     wrt = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
-    nominal = {name: as_parameter(name, value, points, wrt, settings.precision) for name, value in settings.parameters.items()}
+    nominal = {
+        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in settings.parameters.items()
+    }
     shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
     resolved: dict[str, Any] = {}
 
     def forward(parameters: dict[str, Any], key: jax.Array) -> Any:
-        found = evaluate(pipeline, parameters, key, watch=lambda name, value: shapes.update({name: values.abstract(value)}))
+        found = evaluate(
+            pipeline, parameters, key, watch=lambda name, value: shapes.update({name: values.abstract(value)})
+        )
         resolved["outputs"] = outputs.resolve_outputs(config, pipeline, shapes)
         resolved["coords"] = outputs.resolve_coords(config, pipeline, shapes)
-        return transforms.outputs_of(found, (*resolved["outputs"], *resolved["coords"])), status_of(found, pipeline.names)
+        return transforms.outputs_of(found, (*resolved["outputs"], *resolved["coords"])), status_of(
+            found, pipeline.names
+        )
 
     adjoint = adjoint_context(config)
     with adjoint(transforms.ADJOINT["forward"]):
@@ -222,12 +232,16 @@ def make_draft(config: Config) -> Draft:
     requests = outputs.resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
     labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
     sweep = dict(zip(points.dims, points.shape, strict=True))
-    outputs.check_labels(labels, resolved["coords"], sweep, tuple(c.name for c in points.coordinates() if c.name not in sweep))
+    outputs.check_labels(
+        labels, resolved["coords"], sweep, tuple(c.name for c in points.coordinates() if c.name not in sweep)
+    )
     problems = out_of_range(jaxpr, nominal, points)
     if problems:
         raise PlanError(problems)
     found = tuple(warn_of_narrow_constants(jaxpr, settings.precision))
-    return Draft(config, pipeline, points, nominal, shapes, resolved["outputs"], resolved["coords"], requests, jaxpr, found)
+    return Draft(
+        config, pipeline, points, nominal, shapes, resolved["outputs"], resolved["coords"], requests, jaxpr, found
+    )
 
 
 def refuse_what_this_version_lacks(config: Config) -> None:
@@ -286,7 +300,9 @@ def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision
         names = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
         dtype = np.dtype(names[kind][wide]).type
     if kind in "iu" and not wide and np.any(np.abs(array.astype(object)) >= 2**31):
-        raise PlanError(f"`parameters.{name}` must fit 32 bits under precision float32, but is {value}. Write it as a float.")
+        raise PlanError(
+            f"`parameters.{name}` must fit 32 bits under precision float32, but is {value}. Write it as a float."
+        )
     return array.astype(dtype)
 
 
@@ -321,7 +337,9 @@ def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) 
             text = f"derivative of {request.of.name} with respect to {name}"
             attributes = {"long_name": text} | ({"units_of_output": units} if units else {})
             label = f"{request.name}.{name}"
-            found.append(Leaf(label, request.of.reference, (*request.of.shape, *shape), request.of.dtype, dims, attributes))
+            found.append(
+                Leaf(label, request.of.reference, (*request.of.shape, *shape), request.of.dtype, dims, attributes)
+            )
     return tuple(found)
 
 
@@ -423,7 +441,9 @@ def make_variables(draft: Draft, swept: set[str]) -> tuple[Variable, ...]:
             )
         )
     for leaf in draft.coords:
-        found.append(Variable(leaf.name, leaf.dims, leaf.shape, leaf.dtype, False, dict(leaf.attributes), coordinate=True))
+        found.append(
+            Variable(leaf.name, leaf.dims, leaf.shape, leaf.dtype, False, dict(leaf.attributes), coordinate=True)
+        )
     for coordinate in draft.design.coordinates():
         array = coordinate.values
         found.append(Variable(coordinate.name, coordinate.dims, array.shape, array.dtype, False, {}, coordinate=True))
@@ -451,7 +471,9 @@ def make_layout(plan: Plan) -> Layout:
         return Layout(plan.draft.design.dims, blocks, plan.variables, settings.compression, None)
     outer = cut(blocks.shape, shard)
     block = tuple(max(b, (o // b) * b) for b, o in zip(blocks.block, outer.block, strict=True))
-    return Layout(plan.draft.design.dims, Blocks(blocks.shape, block), plan.variables, settings.compression, blocks.block)
+    return Layout(
+        plan.draft.design.dims, Blocks(blocks.shape, block), plan.variables, settings.compression, blocks.block
+    )
 
 
 def attributes_of(plan: Plan) -> dict[str, Any]:

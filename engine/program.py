@@ -66,7 +66,9 @@ class Program:
             self.chunk = lowered.compile()
             self.memory = memory_of(self.chunk)
 
-    def __call__(self, swept: Mapping[str, Any], index: np.ndarray[Any, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], Any]:
+    def __call__(
+        self, swept: Mapping[str, Any], index: np.ndarray[Any, Any]
+    ) -> tuple[dict[str, np.ndarray[Any, Any]], Any]:
         """Evaluate one full chunk; waits for the device.
 
         Args:
@@ -97,5 +99,3 @@ def memory_of(compiled: Any) -> dict[str, int]:
         }
     except Exception:  # a backend without the analysis
         return {}
-
-

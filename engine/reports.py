@@ -64,7 +64,7 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
 
 def nbytes(variable: Any) -> int:
     """Bytes of a variable before compression."""
-    return math.prod(variable.shape) * int(np.dtype(variable.dtype).itemsize)
+    return int(math.prod(variable.shape) * np.dtype(variable.dtype).itemsize)
 
 
 def describe_input(tree: Any) -> Any:
@@ -101,7 +101,14 @@ def graph_lines(plan: Plan) -> list[str]:
         inputs += [f"{k}={short(v)}" for k, v in stage.constants.items()]
         inputs += ["key"] if stage.key_argument else []
         once = " (once)" if stage.name in plan.hoisted else ""
-        rows.append((stage.name + once, f"{stage.target}({', '.join(inputs)})", "->", short(in_words(plan.draft.shapes[stage.name]), 70)))
+        rows.append(
+            (
+                stage.name + once,
+                f"{stage.target}({', '.join(inputs)})",
+                "->",
+                short(in_words(plan.draft.shapes[stage.name]), 70),
+            )
+        )
     return ["  " + line for line in table(rows)]
 
 
@@ -135,8 +142,14 @@ def cost_rows(plan: Plan) -> list[tuple[str, str]]:
     settings = plan.config.settings
     return [
         ("samples", f"{plan.draft.design.samples} ({plan.draft.design.kind})"),
-        ("chunks", f"{len(plan.blocks)} of {plan.blocks.width} samples, {plan.workers} at once ({settings.scheduler.kind})"),
-        ("memory", f"about {size(plan.chunk_bytes)} for each chunk in flight (execution.memory: {size(settings.execution.memory)})"),
+        (
+            "chunks",
+            f"{len(plan.blocks)} of {plan.blocks.width} samples, {plan.workers} at once ({settings.scheduler.kind})",
+        ),
+        (
+            "memory",
+            f"about {size(plan.chunk_bytes)} for each chunk in flight (execution.memory: {size(settings.execution.memory)})",
+        ),
         ("stored", f"{size(plan.stored_bytes)} before compression"),
         ("compilations", f"{plan.compilations} at most, whatever the number of chunks"),
         ("precision", settings.precision),
@@ -156,7 +169,9 @@ def describe_run(summary: Summary) -> str:
         head = f"nothing to do, already {head}" if summary.status == "complete" else f"nothing to do: {head}"
     lines = [f"{head}: {summary.store}"]
     counts = ", ".join(f"{n} {name}" for name, n in summary.counts.items())
-    lines.append(f"  {summary.samples} samples: {counts}" + (f"; {summary.skipped} were done before" if summary.skipped else ""))
+    lines.append(
+        f"  {summary.samples} samples: {counts}" + (f"; {summary.skipped} were done before" if summary.skipped else "")
+    )
     if summary.computed:
         cached = f" ({summary.cache_hits} from the cache)" if summary.cache_hits else ""
         lines.append(
@@ -173,7 +188,10 @@ def describe_run(summary: Summary) -> str:
 
 def point(parameters: dict[str, Any]) -> str:
     """A sample's parameters as text."""
-    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in parameters.items()) or "the nominal values"
+    return (
+        ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in parameters.items())
+        or "the nominal values"
+    )
 
 
 def store_as_data(path: str) -> dict[str, Any]:
@@ -184,21 +202,38 @@ def store_as_data(path: str) -> dict[str, Any]:
 
     attributes = store.attributes
     return {
-        "status": "complete" if (status == STATUS["ok"]).all() else "pending" if (status == STATUS["pending"]).any() else "partial",
+        "status": "complete"
+        if (status == STATUS["ok"]).all()
+        else "pending"
+        if (status == STATUS["pending"]).any()
+        else "partial",
         "store": str(store.path),
         "samples": int(status.size),
         "counts": {name: int((status == code).sum()) for name, code in STATUS.items() if (status == code).any()},
         "sweep": dict(zip(store.dims, store.blocks.shape, strict=True)),
         "chunk": list(store.blocks.block),
         "variables": {
-            v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), **v.attributes} for v in store.variables
+            v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), **v.attributes}
+            for v in store.variables
         },
         "failures": store_failures(path, status),
         "provenance": {k: attributes[k] for k in PROVENANCE if k in attributes},
     }
 
 
-PROVENANCE = ("name", "fingerprint", "config_file", "overrides", "seed", "precision", "transforms", "versions", "git", "device", "runs")
+PROVENANCE = (
+    "name",
+    "fingerprint",
+    "config_file",
+    "overrides",
+    "seed",
+    "precision",
+    "transforms",
+    "versions",
+    "git",
+    "device",
+    "runs",
+)
 
 
 def opened(path: str) -> Any:
@@ -208,7 +243,9 @@ def opened(path: str) -> Any:
 
     store = open_existing(path)
     if store is None:
-        raise StoreError(f"`STORE` must be the path of a store, but there is none at {path!r}. `python -m engine run` makes one.")
+        raise StoreError(
+            f"`STORE` must be the path of a store, but there is none at {path!r}. `python -m engine run` makes one."
+        )
     return store
 
 
@@ -245,7 +282,9 @@ def describe_store(path: str) -> str:
     rows = []
     for name, v in data["variables"].items():
         dims = ", ".join(f"{d}: {n}" for d, n in zip(v["dims"], v["shape"], strict=True))
-        rows.append((name, f"({dims})", v["dtype"], f"[{v['units']}]" if v.get("units") else "", v.get("description", "")))
+        rows.append(
+            (name, f"({dims})", v["dtype"], f"[{v['units']}]" if v.get("units") else "", v.get("description", ""))
+        )
     lines += ["  " + line for line in table(rows)]
     if data["failures"]:
         lines += ["", "failed samples (the first)"]
@@ -265,10 +304,10 @@ def doctor_as_data() -> dict[str, Any]:
     import os
     import platform
 
+    import jax
+
     from engine import runtime
     from engine.config import groups_folder
-
-    import jax
 
     return {
         "status": "ok",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,12 @@ def carry_out(
     plan = plan_for(source, draft, store)
     before = 0
     if store is None:
-        store = create(draft.store_path, make_layout(plan), attributes_of(plan), replace=fresh or draft.config.settings.store.overwrite)
+        store = create(
+            draft.store_path,
+            make_layout(plan),
+            attributes_of(plan),
+            replace=fresh or draft.config.settings.store.overwrite,
+        )
         numbers = list(store.blocks)
     else:
         before = draft.design.samples - sum(len(store.blocks.samples_of(n)) for n in numbers or ())
@@ -143,7 +148,9 @@ def compute(
         start = time.perf_counter()
         wait_for(program.prepare)
         prepared = time.perf_counter() - start
-        say(f"compiled in {prepared:.1f} s; {len(numbers)} chunks of {plan.blocks.width} samples on {plan.workers} worker(s)")
+        say(
+            f"compiled in {prepared:.1f} s; {len(numbers)} chunks of {plan.blocks.width} samples on {plan.workers} worker(s)"
+        )
         store.write_once(program.once_values | coordinates(plan))
         runner = Runner(plan, program, store, observers, stop)
         start = time.perf_counter()
@@ -152,7 +159,7 @@ def compute(
         finally:
             running = time.perf_counter() - start
             record = {
-                "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "run_seconds": round(running, 3),
                 "compile_seconds": round(prepared, 3),
                 "chunks": len(numbers),
@@ -216,7 +223,9 @@ def differences(draft: Draft, store: Store) -> str:
 
 def meaning(node: dict[str, Any]) -> dict[str, Any]:
     """The sections of a stored config that say what is asked."""
-    return {k: v for k, v in node.items() if k not in ("name", "execution", "scheduler", "store", "constants", "solver")}
+    return {
+        k: v for k, v in node.items() if k not in ("name", "execution", "scheduler", "store", "constants", "solver")
+    }
 
 
 def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -252,7 +261,9 @@ def coordinates(plan: Plan) -> dict[str, np.ndarray[Any, Any]]:
 def account(draft: Draft, store: Store, began: float, ended: str | None, skipped: int) -> Summary:
     """The state of a store as a summary."""
     status = np.asarray(store.status())
-    counts = {NAMES.get(int(code), str(code)): int(n) for code, n in zip(*np.unique(status, return_counts=True), strict=True)}
+    counts = {
+        NAMES.get(int(code), str(code)): int(n) for code, n in zip(*np.unique(status, return_counts=True), strict=True)
+    }
     samples, ok, pending = status.size, counts.get("ok", 0), counts.get("pending", 0)
     failed = samples - ok - pending
     if ended is None and pending:
@@ -306,4 +317,6 @@ def log_file(path: Path) -> Iterator[None]:
 
 def no_plan(plan: object) -> PlanError:
     """The error for something that is neither a plan nor a path."""
-    return PlanError(f"`plan` must be a Plan or the path of a config, but is {type(plan).__name__}. Use engine.load(path).")
+    return PlanError(
+        f"`plan` must be a Plan or the path of a config, but is {type(plan).__name__}. Use engine.load(path)."
+    )

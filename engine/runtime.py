@@ -57,7 +57,10 @@ def find_device(kind: str) -> Any:
         return jax.devices(kind)[0]
     except RuntimeError:
         found = sorted({device.platform for device in jax.devices()})
-        extra = {"gpu": " Install the extra `cuda` on a machine with an NVIDIA GPU.", "tpu": " Install the extra `tpu`."}
+        extra = {
+            "gpu": " Install the extra `cuda` on a machine with an NVIDIA GPU.",
+            "tpu": " Install the extra `tpu`.",
+        }
         raise PlanError(
             f"`execution.device` must be a device of this machine, but is {kind!r} and there is only {', '.join(found)}."
             f"{extra.get(kind, '')}"
@@ -139,11 +142,11 @@ def listen() -> None:
             return
         LOG.listening = True
 
-    def on_duration(event: str, seconds: float, **_: Any) -> None:
+    def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         if event == COMPILED:
             with LOG.lock:
                 LOG.programs += 1
-                LOG.seconds += seconds
+                LOG.seconds += duration_secs
 
     def on_event(event: str, **_: Any) -> None:
         if event == CACHE_HIT:
@@ -192,7 +195,12 @@ def device_facts() -> dict[str, Any]:
     import jax
 
     device = jax.config.jax_default_device or jax.devices()[0]
-    return {"platform": device.platform, "kind": device.device_kind, "count": jax.local_device_count(), "cores": cores()}
+    return {
+        "platform": device.platform,
+        "kind": device.device_kind,
+        "count": jax.local_device_count(),
+        "cores": cores(),
+    }
 
 
 def git_state(folder: Path) -> dict[str, Any]:
@@ -201,7 +209,12 @@ def git_state(folder: Path) -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=5, check=True, stdin=subprocess.DEVNULL
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+            stdin=subprocess.DEVNULL,
         )
         return done.stdout.strip()
 

@@ -14,7 +14,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from engine.errors import ConfigError, listed, nearest
 
-UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")
 
 
@@ -133,15 +143,15 @@ class Settings(Node):
         None, description="a mapping from name to reference, a list of references, or null"
     )
     coords: dict[str, str] = Field(default_factory=dict, description="a mapping from dimension to reference")
-    sweep: Sweep = Field(default_factory=Sweep, description="a mapping")
+    sweep: Sweep = Field(Sweep(), description="a mapping")
     derivatives: dict[str, Derivative] = Field(default_factory=dict, description="a mapping from name to derivative")
     optimize: Any = None
     transforms: Any = "auto"
     solver: Any = None
     adjoint: Any = None
-    scheduler: Scheduler = Field(default_factory=Scheduler, description="a mapping")
-    execution: Execution = Field(default_factory=Execution, description="a mapping")
-    store: StoreSettings = Field(default_factory=StoreSettings, description="a mapping")
+    scheduler: Scheduler = Field(Scheduler(), description="a mapping")
+    execution: Execution = Field(Execution(), description="a mapping")
+    store: StoreSettings = Field(StoreSettings(), description="a mapping")
 
 
 def text_keys() -> frozenset[str]:
@@ -170,9 +180,13 @@ def check(node: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
                 problems.append(problem)
         return None, problems
     if not settings.name.strip() or re.search(r"[/\\\0]", settings.name):
-        problems.append(f"`name` must be a file name, but is {settings.name!r}. Leave out slashes, or set `store.path`.")
+        problems.append(
+            f"`name` must be a file name, but is {settings.name!r}. Leave out slashes, or set `store.path`."
+        )
     if not settings.stages:
-        problems.append("`stages` must hold at least one stage, but is empty. Add `stage: {_target_: module.function}`.")
+        problems.append(
+            "`stages` must hold at least one stage, but is empty. Add `stage: {_target_: module.function}`."
+        )
     return settings, problems
 
 
@@ -261,18 +275,22 @@ def translate(error: ValidationError, node: Mapping[str, Any]) -> dict[str, str]
         if item["type"] == "missing":
             name = {"source": "from"}.get(str(location[-1]), str(location[-1]))
             problems.setdefault(
-                f"{key}", f"`{'.'.join([*map(str, location[:-1]), name])}` must be given, but is missing. Write {name}: {field}."
+                f"{key}",
+                f"`{'.'.join([*map(str, location[:-1]), name])}` must be given, but is missing. Write {name}: {field}.",
             )
             continue
         found = dig(node, location[:depth])
-        remedy = nearest(found, choices) if (choices := literals(model, location[:depth])) else ""
+        remedy = nearest(str(found), choices) if (choices := literals(model, location[:depth])) else ""
         problems.setdefault(key, f"`{key}` must be {field}, but is {shown(found)}.{remedy}")
     return problems
 
 
 def is_marker(part: object) -> bool:
     """Pydantic names the branch of a union inside the location: `function-before[...]`, `int`, `list[str]`."""
-    return isinstance(part, str) and (re.match(r"(function-|literal\[|list\[|dict\[|constrained-|lax-or)", part) is not None or part in {"int", "float", "str", "bool", "none", "[key]"})
+    return isinstance(part, str) and (
+        re.match(r"(function-|literal\[|list\[|dict\[|constrained-|lax-or)", part) is not None
+        or part in {"int", "float", "str", "bool", "none", "[key]"}
+    )
 
 
 def locate(location: list[Any]) -> tuple[type[Node], str, int]:

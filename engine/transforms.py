@@ -155,11 +155,13 @@ def choose_passes(
     Raises:
         PlanError: the mode asked for cannot go through the adjoint chosen by hand.
     """
-    passes = {}
+    passes: dict[Mode, tuple[list[Request], str]] = {}
     wrt = {name for request in requests for name in request.wrt}
     inputs = sum(math.prod(shapes[name]) for name in wrt)
     outputs = sum({request.of.name: math.prod(request.of.shape) for request in requests}.values())
-    fixed: dict[str, Mode] = {stage: "forward" if a == "forward" else "reverse" for stage, a in adjoints.items() if a != "direct"}
+    fixed: dict[str, Mode] = {
+        stage: "forward" if a == "forward" else "reverse" for stage, a in adjoints.items() if a != "direct"
+    }
     for request in requests:
         mode, reason = mode_of(request, inputs, outputs, fixed)
         for stage, only in fixed.items():
@@ -174,8 +176,9 @@ def choose_passes(
 
 def mode_of(request: Request, inputs: int, outputs: int, fixed: Mapping[str, Mode]) -> tuple[Mode, str]:
     """Forward or reverse, and why in words."""
-    if request.mode == "forward" or request.mode == "reverse":
-        return request.mode, "as asked"
+    if request.mode != "auto":
+        asked: Mode = "forward" if request.mode == "forward" else "reverse"
+        return asked, "as asked"
     if fixed:
         stage, mode = next(iter(fixed.items()))
         return mode, f"the adjoint of stage {stage!r} allows no other"

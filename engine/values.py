@@ -50,7 +50,7 @@ def take(value: Any, path: tuple[str, ...]) -> Any:
             raise PathError(part, names)
         if isinstance(value, Mapping):
             value = next(child for key, child in value.items() if str(key) == part)
-        elif isinstance(value, list | tuple) and not hasattr(value, "_fields") or is_array(value):
+        elif (isinstance(value, list | tuple) and not hasattr(value, "_fields")) or is_array(value):
             value = value[int(part)]
         else:
             value = getattr(value, part)
@@ -126,7 +126,11 @@ def in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {in_words(v)}" for k, v in value.items()) + "}"
     if hasattr(value, "_fields") or (dataclasses.is_dataclass(value) and not is_array(value)):
-        return f"{type(value).__name__}(" + ", ".join(f"{k}: {in_words(getattr(value, k))}" for k in fields_of(value)) + ")"
+        return (
+            f"{type(value).__name__}("
+            + ", ".join(f"{k}: {in_words(getattr(value, k))}" for k in fields_of(value))
+            + ")"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(in_words, value)) + "]"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

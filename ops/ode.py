@@ -102,12 +102,13 @@ class Solver:
         if not isinstance(self.method, str | diffrax.AbstractSolver):
             raise ValueError(f"`solver.method` must be a name or a diffrax solver, but is {self.method!r}.")
         for name in ("rtol", "atol"):
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ValueError(f"`solver.{name}` must be a number of at least 0, but is {value!r}. Write 1e-6, say.")
         if self.rtol == 0 and self.atol == 0:
             raise ValueError("`solver.rtol` must be positive where atol is 0, but both are 0. Write rtol: 1e-6, say.")
-        if isinstance(self.max_steps, bool) or not isinstance(self.max_steps, int) or self.max_steps < 1:
+        steps: Any = self.max_steps
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"`solver.max_steps` must be a positive integer, but is {self.max_steps!r}.")
         for name in ("dt0", "step"):
             value = getattr(self, name)
@@ -120,13 +121,16 @@ class Solver:
             )
         if self.step is None and not isinstance(self.scheme, diffrax.AbstractAdaptiveSolver):
             name = self.method if isinstance(self.method, str) else type(self.method).__name__
-            raise ValueError(f"`solver.step` must be given for {name}, which has no error estimate, but is null. Write a step size.")
+            raise ValueError(
+                f"`solver.step` must be given for {name}, which has no error estimate, but is null. Write a step size."
+            )
 
     @property
     def scheme(self) -> diffrax.AbstractSolver[Any]:
         """The diffrax solver, its root finder tied to the tolerances if it is implicit."""
         if not isinstance(self.method, str):
-            return self.method
+            solver: diffrax.AbstractSolver[Any] = self.method
+            return solver
         kind = METHODS[self.method]
         if issubclass(kind, diffrax.AbstractImplicitSolver):
             root_finder = diffrax.VeryChord(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
@@ -142,7 +146,7 @@ def solve(
     t0: Any = 0.0,
     t1: Any = None,
     ts: Any = None,
-    solver: Any = Solver(),  # noqa: B008  (frozen)
+    solver: Any = Solver(),
     jumps: Any = (),
     event: Callable[[Any, Any, Any], Any] | None = None,
     **settings: Any,
@@ -181,7 +185,7 @@ def solve(
     y0 = _promoted(vector_field, start, y0, args)
     _warn_of_precision(chosen, y0)
     found = diffrax.diffeqsolve(
-        diffrax.ODETerm(vector_field),  # type: ignore[arg-type]
+        diffrax.ODETerm(vector_field),
         chosen.scheme,
         start,
         end,
@@ -210,20 +214,21 @@ def solve(
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
     """The settings of one solve."""
-    base = solver if isinstance(solver, Solver) else None
     names = [field.name for field in fields(Solver)]
     for name in settings:
         if name not in names:
-            raise ValueError(f"`{name}` must be a setting of solve, but is not.{_nearest(name, names)} There are {', '.join(names)}.")
-    if base is None:
-        settings = {"method": solver, **settings}
-    return replace(base or Solver(method="tsit5"), **settings) if base else Solver(**settings)
+            raise ValueError(
+                f"`{name}` must be a setting of solve, but is not.{_nearest(name, names)} There are {', '.join(names)}."
+            )
+    return replace(solver, **settings) if isinstance(solver, Solver) else Solver(**{"method": solver, **settings})
 
 
 def _check_times(t0: Any, t1: Any, ts: Any) -> None:
     """Times that are known must make sense."""
     if (t1 is None) == (ts is None):
-        raise ValueError("`t1` or `ts` must be given, one of them, but " + ("neither is." if t1 is None else "both are."))
+        raise ValueError(
+            "`t1` or `ts` must be given, one of them, but " + ("neither is." if t1 is None else "both are.")
+        )
     if ts is None or isinstance(ts, jax.core.Tracer):
         return
     values = np.asarray(ts, float)
@@ -240,7 +245,9 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
         order = "descending" if backward else "ascending"
         raise ValueError(f"`ts` must be {order}, but ts[{i}] = {values[i]} follows {values[i - 1]}. Sort the times.")
     if start is not None and (values[0] - start) * (-1 if backward else 1) < 0:
-        raise ValueError(f"`ts` must not begin before t0 = {start}, but ts[0] is {values[0]}. Lower t0, or leave that time out.")
+        raise ValueError(
+            f"`ts` must not begin before t0 = {start}, but ts[0] is {values[0]}. Lower t0, or leave that time out."
+        )
 
 
 def _as_arrays(tree: Any) -> Any:
@@ -265,14 +272,17 @@ def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> A
         raise ValueError("`y0` must hold at least one array, but is empty.")
     y0 = jax.tree_util.tree_map(lambda leaf: _inexact(jnp.asarray(leaf)), y0)
     slope = jax.eval_shape(lambda t, y: vector_field(t, y, args), t0, y0)
-    here, there = jax.tree_util.tree_structure(y0), jax.tree_util.tree_structure(slope)
-    if here != there:
+    if _structure(y0) != _structure(slope):
         hint = " It returned None: is a `return` missing?" if slope is None else ""
-        raise ValueError(f"`vector_field` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}")
+        raise ValueError(
+            f"`vector_field` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}"
+        )
 
     def promote(leaf: Any, rate: Any) -> Any:
         if leaf.shape != rate.shape:
-            raise ValueError(f"`vector_field` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}.")
+            raise ValueError(
+                f"`vector_field` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}."
+            )
         if jnp.issubdtype(rate.dtype, jnp.complexfloating) and not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
                 "`y0` must be complex, but is real, and the vector field returns complex values. Write y0 * (1 + 0j)."
@@ -289,15 +299,20 @@ def _inexact(leaf: Any) -> Any:
 
 def _words(tree: Any) -> str:
     """A pytree's shapes in words."""
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    shown = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
-    return shown[0] if structure == jax.tree_util.tree_structure(0) else f"{structure.unflatten(shown)}".replace("'", "")
+    shown = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree_util.tree_leaves(tree)]
+    single = _structure(tree) == _structure(0)
+    return shown[0] if single else f"{jax.tree_util.tree_unflatten(_structure(tree), shown)}".replace("'", "")
+
+
+def _structure(tree: Any) -> Any:
+    """A pytree's structure."""
+    return jax.tree_util.tree_structure(tree)
 
 
 def _warn_of_precision(solver: Solver, y0: Any) -> None:
     """A tolerance below the rounding of the state cannot be met."""
     dtype = jnp.result_type(*jax.tree_util.tree_leaves(y0))
-    eps = float(jnp.finfo(dtype).eps)
+    eps = float(np.finfo(dtype).eps)
     if solver.step is None and solver.rtol < 10 * eps:
         warnings.warn(
             f"`solver.rtol` must be at least about {10 * eps:.0e} in {dtype}, but is {solver.rtol:g}: rounding is larger. "
@@ -317,12 +332,16 @@ def _controller(solver: Solver, jumps: Any, dtype: Any) -> Any:
     count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
     if solver.step is not None:
         if count:
-            raise ValueError("`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step.")
+            raise ValueError(
+                "`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step."
+            )
         return diffrax.ConstantStepSize()
     pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol)
     if not count:
         return pid
-    times = jnp.stack([jnp.asarray(t, dtype) for t in jumps]) if isinstance(jumps, Sequence) else jnp.asarray(jumps, dtype)
+    times = (
+        jnp.stack([jnp.asarray(t, dtype) for t in jumps]) if isinstance(jumps, Sequence) else jnp.asarray(jumps, dtype)
+    )
     return diffrax.ClipStepSizeController(pid, jump_ts=jnp.ravel(times))
 
 
@@ -337,7 +356,7 @@ def _adjoint(solver: Solver) -> Any:
             "(Ma et al., arXiv:1812.01892). Prefer checkpointed.",
             stacklevel=3,
         )
-        return diffrax.BacksolveAdjoint()
+        return diffrax.BacksolveAdjoint()  # type: ignore[no-untyped-call]
     kinds = {
         "forward": diffrax.ForwardMode,
         "checkpointed": diffrax.RecursiveCheckpointAdjoint,
@@ -383,7 +402,9 @@ def _where(keep: jax.Array, tree: Any, other: float) -> Any:
 
     def one(leaf: Any) -> Any:
         mask = keep.reshape(-1, *(1,) * (leaf.ndim - 1)) if keep.ndim else keep
-        return jnp.where(mask, leaf, jnp.asarray(other, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+        return (
+            jnp.where(mask, leaf, jnp.asarray(other, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+        )
 
     return jax.tree_util.tree_map(one, tree)
 

@@ -43,7 +43,14 @@ def vector_field(t: Any, state: State, args: Any) -> State:
 
 
 def path(
-    sigma: Any, rho: Any, beta: Any, start: Any, *, t1: float = 2.0, points: int = 201, solver: Solver = Solver()  # noqa: B008
+    sigma: Any,
+    rho: Any,
+    beta: Any,
+    start: Any,
+    *,
+    t1: float = 2.0,
+    points: int = 201,
+    solver: Solver = Solver(),
 ) -> Path:
     """The path at `points` equal times from 0 to `t1`, from the state `start` (three numbers)."""
     ts = jnp.linspace(0.0, t1, points)

@@ -50,7 +50,7 @@ def history(
     *,
     t1: float = 10.0,
     points: int = 101,
-    solver: Solver = Solver(),  # noqa: B008
+    solver: Solver = Solver(),
 ) -> History:
     """The populations at `points` equal times from 0 to `t1`."""
     ts = jnp.linspace(0.0, t1, points)

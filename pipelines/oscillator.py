@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -41,7 +40,14 @@ def vector_field(t: Any, y: State, args: Any) -> State:
 
 
 def motion(
-    omega: Any, zeta: Any, x0: Any = 1.0, v0: Any = 0.0, *, t1: float = 20.0, points: int = 201, solver: Solver = Solver()  # noqa: B008
+    omega: Any,
+    zeta: Any,
+    x0: Any = 1.0,
+    v0: Any = 0.0,
+    *,
+    t1: float = 20.0,
+    points: int = 201,
+    solver: Solver = Solver(),
 ) -> Motion:
     """The trajectory at `points` equal times from 0 to `t1` [s]."""
     ts = jnp.linspace(0.0, t1, points)
@@ -50,6 +56,6 @@ def motion(
     return Motion(ts, solution.y, solution.status)
 
 
-def energy(state: State, omega: Any) -> jax.Array:
+def energy(state: State, omega: Any) -> Any:
     """Mechanical energy per mass at the last time [J/kg]."""
     return 0.5 * state.v[-1] ** 2 + 0.5 * omega**2 * state.x[-1] ** 2

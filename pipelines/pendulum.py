@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -36,7 +35,7 @@ class Swing(NamedTuple):
 class Period(NamedTuple):
     """The period [s] and the solver's status."""
 
-    period: jax.Array
+    period: Any
     status: Any
 
 
@@ -52,7 +51,13 @@ def released(amplitude: Any) -> State:
 
 
 def swing(
-    amplitude: Any, g: Any, length: Any, *, t1: float = 10.0, points: int = 201, solver: Solver = Solver()  # noqa: B008
+    amplitude: Any,
+    g: Any,
+    length: Any,
+    *,
+    t1: float = 10.0,
+    points: int = 201,
+    solver: Solver = Solver(),
 ) -> Swing:
     """The trajectory at `points` equal times from 0 to `t1` [s]."""
     ts = jnp.linspace(0.0, t1, points)
@@ -60,9 +65,10 @@ def swing(
     return Swing(ts, solution.y, solution.status)
 
 
-def period(amplitude: Any, g: Any, length: Any, *, longest: float = 100.0, solver: Solver = Solver()) -> Period:  # noqa: B008
+def period(amplitude: Any, g: Any, length: Any, *, longest: float = 100.0, solver: Solver = Solver()) -> Period:
     """The period: four times the time from the amplitude to the bottom, found as an event within `longest` [s]."""
     bottom = solve(
         vector_field, released(amplitude), (g, length), t1=longest, solver=solver, event=lambda t, y, args: y.theta
     )
-    return Period(4 * bottom.event_time, bottom.status)
+    quarter: Any = bottom.event_time
+    return Period(4 * quarter, bottom.status)

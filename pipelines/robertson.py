@@ -44,7 +44,7 @@ def vector_field(t: Any, y: Concentrations, args: Any) -> Concentrations:
     return Concentrations(back - forward, forward - back - pair, pair)
 
 
-def reaction(k1: Any, k2: Any, k3: Any, *, t1: float = 40.0, solver: Solver = Solver("kvaerno5")) -> Reaction:  # noqa: B008
+def reaction(k1: Any, k2: Any, k3: Any, *, t1: float = 40.0, solver: Solver = Solver("kvaerno5")) -> Reaction:
     """The concentrations at `t1` [s] from pure A."""
     start = Concentrations(jnp.ones(()), jnp.zeros(()), jnp.zeros(()))
     solution = solve(vector_field, start, (k1, k2, k3), t1=t1, solver=solver)

@@ -43,7 +43,13 @@ def vector_field(t: Any, y: Fractions, args: Any) -> Fractions:
 
 
 def epidemic(
-    beta: Any, gamma: Any, infected: Any, *, t1: float = 400.0, points: int = 201, solver: Solver = Solver()  # noqa: B008
+    beta: Any,
+    gamma: Any,
+    infected: Any,
+    *,
+    t1: float = 400.0,
+    points: int = 201,
+    solver: Solver = Solver(),
 ) -> Epidemic:
     """The course at `points` equal times from 0 to `t1` [day], from the fraction `infected` at the start."""
     ts = jnp.linspace(0.0, t1, points)

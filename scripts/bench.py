@@ -78,7 +78,12 @@ def overhead(samples: int, repeats: int) -> list[dict[str, Any]]:
                     found.append(figure)
         full, small, loop = (statistics.median(figures) for figures in (ours, tenth, bare))
         return [
-            {"work": f"{samples} cheap samples to a store: bare loop", "ours": full, "peer": loop, "ratio": full / loop},
+            {
+                "work": f"{samples} cheap samples to a store: bare loop",
+                "ours": full,
+                "peer": loop,
+                "ratio": full / loop,
+            },
             {"work": f"{samples} samples: {samples // 10} samples", "ours": full, "peer": small, "ratio": full / small},
         ]
     finally:

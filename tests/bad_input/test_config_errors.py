@@ -82,7 +82,10 @@ CASES = {
         ["`stages.double`", "'x'", "_inputs_"],
     ),
     "cycle": (
-        ["+stages.a={_target_: model.double, _inputs_: {x: b}}", "+stages.b={_target_: model.double, _inputs_: {x: a}}"],
+        [
+            "+stages.a={_target_: model.double, _inputs_: {x: b}}",
+            "+stages.b={_target_: model.double, _inputs_: {x: a}}",
+        ],
         ["cycle", "a -> b -> a"],
     ),
     "no return": (["stages.decay._target_=model.nothing", "outputs=null"], ["`stages.decay", "return"]),
@@ -99,7 +102,10 @@ CASES = {
         ["`sweep.samples`", "-3"],
     ),
     "unequal zip": (["sweep.design=zip", "sweep.axes={k: [1,2], y0: [1]}", "+parameters.y0=1.0"], ["zip", "2", "1"]),
-    "gradient of a vector": (["outputs.y=decay.grid", "+derivatives.d={of: y, wrt: k}"], ["`derivatives.d.of`", "(3,)", "jacobian"]),
+    "gradient of a vector": (
+        ["outputs.y=decay.grid", "+derivatives.d={of: y, wrt: k}"],
+        ["`derivatives.d.of`", "(3,)", "jacobian"],
+    ),
     "gradient of nothing": (["+derivatives.d={of: z, wrt: k}"], ["`derivatives.d.of`", "'z'"]),
     "gradient by nothing": (["+derivatives.d={of: y, wrt: kk}"], ["`derivatives.d.wrt.0`", "'k'"]),
     "output named like the axis": (["outputs={k: decay.y}"], ["`outputs.k`", "Rename"]),
@@ -135,7 +141,10 @@ FILES = {
     "off": ("defaults: [engine, _self_]\nname: a\nexecution: {jit: off}\n", "Write false"),
     "nan": ("defaults: [engine, _self_]\nname: a\nparameters: {k: .nan}\n", "finite"),
     "octal": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 010}\n", "decimal"),
-    "interpolation": ("defaults: [engine, _self_]\nname: a\nparameters: {k: 1}\nstages: {s: {_target_: a.b, c: '${constantz.g}'}}\n", "'constantz.g'"),
+    "interpolation": (
+        "defaults: [engine, _self_]\nname: a\nparameters: {k: 1}\nstages: {s: {_target_: a.b, c: '${constantz.g}'}}\n",
+        "'constantz.g'",
+    ),
     "no solver": ("defaults: [engine, _self_]\nname: a\nstages: {s: {_target_: a.b, c: '${slver}'}}\n", "'solver'"),
     "unknown default": ("defaults: [engine, {solver: none_such}, _self_]\nname: a\n", "tsit5"),
 }
@@ -158,7 +167,9 @@ def test_not_utf8(project: Project) -> None:
         project.load()
 
 
-@pytest.mark.parametrize(("name", "expected"), [("absent.yaml", "not there"), (".", "folder"), ("case.yml", "'case.yaml'")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("absent.yaml", "not there"), (".", "folder"), ("case.yml", "'case.yaml'")]
+)
 def test_path(decay: Project, name: str, expected: str) -> None:
     decay.config = decay.folder / name
     with pytest.raises(UserError) as caught:

@@ -73,7 +73,10 @@ def test_twenty_kills(tmp_path: Path) -> None:
     store = tmp_path / "killed.zarr"
     for _ in range(KILLS):
         process = subprocess.Popen(
-            command(tmp_path, "killed.zarr"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command(tmp_path, "killed.zarr"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         before = finished_files(store)
         time.sleep(rng.uniform(0.3, 1.0) * duration if not store.exists() else rng.uniform(0.75, 1.0) * duration)

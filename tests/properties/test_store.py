@@ -35,7 +35,22 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 REPOSITORY = Path(__file__).parents[2]
 OK, FAILED = STATUS["ok"], STATUS["nonfinite"]
-DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+DTYPES = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 @pytest.fixture
@@ -43,7 +58,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "results" / "run.zarr"
 
 
-def swept(name: str, blocks: Blocks, dtype: Any = "f8", rest: dict[str, int] | None = None, **attributes: Any) -> Variable:
+def swept(
+    name: str, blocks: Blocks, dtype: Any = "f8", rest: dict[str, int] | None = None, **attributes: Any
+) -> Variable:
     """A variable over the dimensions `a`, `b`, ... of a sweep, then those in `rest`."""
     rest = rest or {}
     dims = (*sweep_dims(blocks), *rest)
@@ -217,7 +234,9 @@ def test_what_is_added_later_is_seen(place: Path) -> None:
     """C11: by us, and by xarray's own writer."""
     blocks = Blocks((4,), (2,))
     store = create(place, layout(blocks, swept("x", blocks)), {"a": 1})
-    store.add_variables([swept("later.y", blocks, units="m"), Variable("k", ("k",), (2,), np.dtype(int), False, {}, True)])
+    store.add_variables(
+        [swept("later.y", blocks, units="m"), Variable("k", ("k",), (2,), np.dtype(int), False, {}, True)]
+    )
     store.write_once({"k": np.array([7, 8])})
     fill(store, {"x": np.ones(4), "later.y": np.arange(4.0)})
     found = load(place)
@@ -288,7 +307,9 @@ def test_bfloat16_is_kept_as_float32(place: Path) -> None:
 
 def test_a_single_evaluation_has_no_sweep_dimensions(place: Path) -> None:
     blocks = Blocks((), ())
-    store = create(place, layout(blocks, swept("x", blocks), swept("y", blocks, rest={"t": 3}), swept("n", blocks, bool)), {})
+    store = create(
+        place, layout(blocks, swept("x", blocks), swept("y", blocks, rest={"t": 3}), swept("n", blocks, bool)), {}
+    )
     assert store.unfinished_blocks() == [0]
     store.write_block(0, {"x": np.ones(1), "y": np.ones((1, 3)), "n": np.ones(1, bool)}, np.array([OK], np.int8))
     found = load(place)
@@ -340,7 +361,9 @@ def test_compressions_agree(place: Path, compression: Any) -> None:
 
 
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text() | st.floats()
-trees = st.recursive(leaves, lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(), t, max_size=3), max_leaves=12)
+trees = st.recursive(
+    leaves, lambda t: st.lists(t, max_size=3) | st.dictionaries(st.text(), t, max_size=3), max_leaves=12
+)
 
 
 @given(st.dictionaries(st.text(), trees, max_size=4))
@@ -351,10 +374,23 @@ def test_attributes_come_back(tree: dict[str, Any]) -> None:
 
 def test_attributes_of_a_store(place: Path) -> None:
     blocks = Blocks((2,), (2,))
-    given = {"nan": math.nan, "n": np.int64(3), "grid": np.array([1.5, np.inf]), "path": Path("x/y"), "when": date(2026, 1, 2)}
+    given = {
+        "nan": math.nan,
+        "n": np.int64(3),
+        "grid": np.array([1.5, np.inf]),
+        "path": Path("x/y"),
+        "when": date(2026, 1, 2),
+    }
     store = create(place, layout(blocks, swept("x", blocks, limit=np.inf)), {**given, "at": datetime(2026, 1, 2, 3)})
     store.update_attributes(runs=[{"seconds": -np.inf}])
-    plain = {"nan": math.nan, "n": 3, "grid": [1.5, math.inf], "path": "x/y", "when": "2026-01-02", "at": "2026-01-02T03:00:00"}
+    plain = {
+        "nan": math.nan,
+        "n": 3,
+        "grid": [1.5, math.inf],
+        "path": "x/y",
+        "when": "2026-01-02",
+        "at": "2026-01-02T03:00:00",
+    }
     plain["runs"] = [{"seconds": -math.inf}]
     again = open_existing(place)
     assert again is not None
@@ -486,7 +522,9 @@ def test_a_killed_writer_never_leaves_half_a_block(place: Path) -> None:
         done = set(range(40)) - set(store.unfinished_blocks())
         assert finished <= done
         finished = done
-    subprocess.run([sys.executable, "-c", WRITER, str(place)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", WRITER, str(place)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True
+    )
     assert np.array_equal(load(place).x.values, expected)
 
 
