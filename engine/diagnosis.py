@@ -1,8 +1,8 @@
 """An exception from a user's code → one screen that a newcomer can act on.
 
-In: what Python or JAX raised while a stage was imported or traced. Out: a `UserError` that names the stage, says what must hold,
-shows the user's own line and the arguments on it, and ends with the remedy. Imports neither JAX nor the rest of the engine: JAX's
-exceptions are known by their names. Nothing here ever raises, however odd the exception that it is to explain.
+In: what Python or JAX raised while a stage was imported or traced. Out: a `UserError` that names the stage, says what
+must hold, shows the user's own line and the arguments on it, and ends with the remedy. Imports no JAX, and of the engine
+only its errors: JAX's exceptions are known by their names. Nothing here raises, however odd the exception to explain.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Advice:
-    """ "must …", "but …", and what to do."""
+    """What must hold, what was found instead, and what to do."""
 
     must: str
     but: str
@@ -142,7 +142,8 @@ def explain(error: BaseException, stage: StageContext) -> StageError:
         return compose(stage, advise(problem), line, problem.on_line)
     except Exception:  # an exception whose class misbehaves; the little that is sure is said
         return StageError(
-            f"`stages.{stage.name}` must run to its end, but {stage.target} raised {type(error).__name__}. Mend the function."
+            f"`stages.{stage.name}` must run to its end, but {stage.target} raised {type(error).__name__}. "
+            "Mend the function."
         )
 
 
@@ -353,7 +354,7 @@ def leaked(problem: Problem) -> Advice | None:
     return Advice(
         "depend on its arguments only",
         "it uses a leaked value: a global, a cache (lru_cache) or an attribute keeps an array from an earlier trace",
-        "Compute that value inside the stage each time, or pass it on as an output of another stage; store nothing outside.",
+        "Compute that value inside the stage each time, or take it from another stage; store nothing outside.",
     )
 
 
@@ -517,7 +518,8 @@ def constant_kind(problem: Problem) -> Advice | None:
 def shapes(problem: Problem) -> Advice | None:
     """Arrays that do not fit each other."""
     words = r"incompatible shapes|cannot reshape|same shape|equal shapes|shapes? that differ|[Ii]ncompatible shapes"
-    words += r"|broadcast|contracting dim|\bshapes?\b.*\((\d+,? ?)*\)|\brank\b|\bndim\b|axis \d+ is out of bounds|scalar-output"
+    words += r"|broadcast|contracting dim|\bshapes?\b.*\((\d+,? ?)*\)|\brank\b|\bndim\b"
+    words += r"|axis \d+ is out of bounds|scalar-output"
     words += r"|Size of label|dimension"
     if not problem.is_a("TypeError", "ValueError") or not re.search(words, problem.text):
         return None
@@ -680,7 +682,8 @@ def import_trouble(target: str, error: BaseException) -> str:
     """All that follows "must"."""
     parts = target.split(".")
     if len(parts) < 2 or not all(parts):
-        return f"be of the form module.function, but is {target!r}. Write the file's name without .py, a dot, and the function."
+        remedy = "Write the file's name without .py, a dot, and the function."
+        return f"be of the form module.function, but is {target!r}. {remedy}"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{target}.".startswith(f"{error.name}."):
         package = error.name.rpartition(".")[0]
         if package in sys.modules:
@@ -698,7 +701,8 @@ def no_module(name: str, target: str) -> str:
     there = sorted({file.stem for folder in import_folders() for file in python_files(folder)})
     hint = f" There are {listed(there)}." if there else ""
     return (
-        f"name a module that can be imported, but there is no module {name!r} for {target!r}.{nearest(name, there)}{hint}"
+        f"name a module that can be imported, but there is no module {name!r} for {target!r}."
+        f"{nearest(name, there)}{hint}"
         " A module is a .py file beside the config or in the working directory, or an installed package."
     )
 
