@@ -1,8 +1,8 @@
 """An exception from a user's code → one screen that a newcomer can act on.
 
 In: what Python or JAX raised while a stage was imported or traced. Out: a `UserError` that names the stage, says what
-must hold, shows the user's own line and the arguments on it, and ends with the remedy. Imports no JAX, and of the engine
-only its errors: JAX's exceptions are known by their names. Nothing here raises, however odd the exception to explain.
+must hold, shows the user's own line and the arguments on it, and ends with the remedy. Imports no JAX, and of the
+engine only its errors: JAX's exceptions are known by their names. Nothing here raises, however odd the exception to explain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +35,7 @@ RENAMED = (
     (r"(?:Jit|DynamicJaxpr|JVP|Batch)?Tracer\((?:<)?(\w+\[[\d,]*\])(?:>)?\)", r"array of \1"),
     (r"Traced<(?:ShapedArray\()?(\w+\[[\d,]*\])[^>]*>(?:with<\w+>)?", r"array of \1"),
     (r"'?\b\w*Tracer\b'?", "array"),
+    (r"\b([Aa]) array\b", r"\1n array"),
     (r"\bjax\._src(?:\.\w+)*", "jax"),
     (r"/\S*/(\w+\.py)", r"\1"),
 )
@@ -82,8 +83,8 @@ class Advice:
     must: str
     but: str
     remedy: str
-    all_arguments: bool = False
-    """Show every argument, whether or not it stands on the line."""
+    show_arguments: bool = True
+    """Show the arguments on the line; all if none stands there."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,9 @@ class Problem:
     @property
     def as_constant(self) -> str:
         """How to make the value in question a constant."""
-        traced = [a for a in self.on_line if not self.stage.arguments[a].startswith(("constant", "the PRNG"))]
-        name = traced[0] if traced else "n"
-        return f"make it a constant in the stage's node (`stages.{self.stage.name}: {{{name}: 3}}`)"
+        scalars = [a for a in self.on_line if self.stage.arguments[a].endswith("[]")]
+        example = f" (`stages.{self.stage.name}: {{{scalars[0]}: 3}}`)" if scalars else ""
+        return f"make it a constant in the stage's node{example}"
 
 
 # --- The four doors ---
@@ -153,6 +154,7 @@ def explain_no_return(stage: StageContext) -> StageError:
         "return its result",
         "it returned None: its `return` is missing, or a branch ends without one",
         "End the function with `return value`: an array, or a dict, list or dataclass of arrays.",
+        show_arguments=False,
     )
     return compose(stage, advice, definition(stage.function), ())
 
@@ -165,7 +167,8 @@ def explain_bad_output(stage: StageContext, path: str, value: object) -> StageEr
         path: the dotted path of the leaf in what it returned; empty for the whole.
         value: the leaf.
     """
-    return compose(stage, bad_output(path, value), definition(stage.function), ())
+    advice = replace(bad_output(path, value), show_arguments=False)
+    return compose(stage, advice, definition(stage.function), ())
 
 
 def explain_import(key: str, target: str, error: BaseException) -> PipelineError:
@@ -189,7 +192,7 @@ def explain_import(key: str, target: str, error: BaseException) -> PipelineError
 
 def compose(stage: StageContext, advice: Advice, line: Line | None, on_line: tuple[str, ...]) -> StageError:
     """Headline, the user's line, the arguments on it, the remedy."""
-    shown = tuple(stage.arguments) if advice.all_arguments or not on_line else on_line
+    shown = (on_line or tuple(stage.arguments)) if advice.show_arguments else ()
     head = f"`stages.{stage.name}` must {advice.must}, but {advice.but.rstrip('.')}."
     place = f"  {line}" if line else f"  _target_: {stage.target}"
     more = [f"  and {len(shown) - MAX_ARGUMENTS} more"] if len(shown) > MAX_ARGUMENTS else []
@@ -306,7 +309,8 @@ def arguments_on(line: Line | None, stage: StageContext) -> tuple[str, ...]:
         return ()
     if re.match(r"(async )?def ", line.text):
         return ()
-    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", line.text))
+    bound = {name for names in re.findall(r"\blambda\b([^:]*):", line.text) for name in re.findall(r"\w+", names)}
+    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", line.text)) - bound
     return tuple(name for name in stage.arguments if name in words)
 
 
@@ -334,7 +338,8 @@ def in_place(problem: Problem) -> Advice | None:
     name, index, operator, value = assignment(problem.code)
     method = {"+=": "add", "-=": "add", "*=": "multiply", "/=": "divide"}.get(operator, "set")
     value = f"-({value})" if operator == "-=" else value
-    remedy = f"Write `{name} = {name}.at[{index}].{method}({value})`, as in `x = x.at[0].set(1)`."
+    new = f"{name} = {name}.at[{index}].{method}({value})"
+    remedy = f"Write `{new}`." if name in problem.code else "Write it as `x = x.at[0].set(1)`."
     if numpy_element:
         but = "it assigns a traced value into an array of NumPy, which cannot hold one"
         return Advice("not assign to elements of an array", but, f"Make {name} by `jnp`. {remedy}")
@@ -515,6 +520,27 @@ def constant_kind(problem: Problem) -> Advice | None:
     return None
 
 
+def whole_dict(problem: Problem) -> Advice | None:
+    """A dict of arrays where one array is meant."""
+    if not problem.is_a("TypeError") or not re.search(r"\bdict\b", problem.text):
+        return None
+    for name in problem.on_line or tuple(problem.stage.arguments):
+        words = problem.stage.arguments[name]
+        source, _, kind = words.partition(": ")
+        if kind.startswith("{") and (has := names_in(words)):
+            remedy = f"Take one: `{name}[{has[0]!r}]` here, or `_inputs_: {{{name}: {source}.{has[0]}}}` in the config."
+            return Advice("compute with arrays", f"its argument {name!r} is a dict of {listed(has)}", remedy)
+    return None
+
+
+def mixed_keys(problem: Problem) -> Advice | None:
+    """A dict that JAX cannot sort."""
+    if "sorting pytree dictionary keys" not in problem.text:
+        return None
+    remedy = "Make every key text, e.g. `str(key)`."
+    return Advice("keep the keys of a dict of one type", "this one mixes types, such as text and integers", remedy)
+
+
 def shapes(problem: Problem) -> Advice | None:
     """Arrays that do not fit each other."""
     words = r"incompatible shapes|cannot reshape|same shape|equal shapes|shapes? that differ|[Ii]ncompatible shapes"
@@ -528,9 +554,7 @@ def shapes(problem: Problem) -> Advice | None:
     remedy = (
         "Compare these shapes with what the line expects; `x[:, None]`, `jnp.reshape` or another reference mends it."
     )
-    return Advice(
-        "combine arrays whose shapes fit", f"they do not: {problem.said}", remedy, all_arguments=not problem.on_line
-    )
+    return Advice("combine arrays whose shapes fit", f"they do not: {problem.said}", remedy)
 
 
 def user_raised(problem: Problem) -> bool:
@@ -611,6 +635,8 @@ RULES: tuple[Callable[[Problem], Advice | None], ...] = (
     python_number,
     carry,
     constant_kind,
+    whole_dict,
+    mixed_keys,
     shapes,
     missing_key,
     missing_attribute,
@@ -691,14 +717,19 @@ def import_trouble(target: str, error: BaseException) -> str:
         return no_module(error.name, target)
     if isinstance(error, AttributeError) and user_line(error) is None:
         owner, rest = longest_module(parts)
+        if owner is not None and rest and not hasattr(owner, rest[0]):
+            return no_attribute(owner, rest[0], target)
         if owner is not None and rest:
-            return no_attribute(owner, str(error.name or rest[0]), target)
+            found = ".".join([owner.__name__, rest[0]])
+            return (
+                f"name a function, but {target!r} is not there: {found!r} has no {error.name!r}. Name one in a module."
+            )
     return raised_on_import(parts, error)
 
 
 def no_module(name: str, target: str) -> str:
     """The module is in no folder of the import path."""
-    there = sorted({file.stem for folder in import_folders() for file in python_files(folder)})
+    there = module_names()
     hint = f" There are {listed(there)}." if there else ""
     return (
         f"name a module that can be imported, but there is no module {name!r} for {target!r}."
@@ -710,9 +741,9 @@ def no_module(name: str, target: str) -> str:
 def no_attribute(module: ModuleType, name: str, target: str) -> str:
     """The module is there, and has no such name."""
     everything = public_names(module)
-    own = [n for n in everything if getattr(getattr(module, n, None), "__module__", None) == module.__name__]
+    own = [n for n in everything if getattr(vars(module).get(n), "__module__", None) == module.__name__]
     own += [f.stem for folder in getattr(module, "__path__", ()) for f in python_files(Path(folder))]
-    functions = sorted({n for n in own if n != "__init__"})
+    functions = sorted({n for n in own if not n.startswith("_")})
     has = f"It has {listed(functions)}." if functions else "It defines no functions."
     hint = nearest(name, functions) or nearest(name, everything)
     return f"name a function, but {target!r} is not there: module {module.__name__!r} has no {name!r}.{hint} {has}"
@@ -722,14 +753,19 @@ def raised_on_import(parts: list[str], error: BaseException) -> str:
     """The module is there, and raises."""
     line = user_line(error)
     place = f"\n  {line}" if line else ""
+    module = ".".join(p for p in parts[:-1] if p[:1].islower() or p == parts[0])
     if isinstance(error, ModuleNotFoundError) and error.name:
-        remedy = f"Install {error.name.partition('.')[0]!r} in this environment, or mend the import."
-        return (
-            f"be importable, but module {parts[0]!r} imports {error.name!r}, which is not installed.{place}\n{remedy}"
-        )
+        hint = nearest(error.name, module_names())
+        remedy = f"Install {error.name.partition('.')[0]!r} in this environment, or mend the import.{hint}"
+        return f"be importable, but module {module!r} imports {error.name!r}, which is not installed.{place}\n{remedy}"
     said = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else name_of(error)
-    remedy = f"Mend the module; `python -c 'import {parts[0]}'` shows the whole traceback."
-    return f"be importable, but module {parts[0]!r} raised {said.rstrip('.')} on import.{place}\n{remedy}"
+    remedy = f"Mend the module; `python -c 'import {module}'` shows the whole traceback."
+    return f"be importable, but module {module!r} raised {said.rstrip('.')} on import.{place}\n{remedy}"
+
+
+def module_names() -> list[str]:
+    """The modules beside the config and in the working directory."""
+    return sorted({file.stem for folder in import_folders() for file in python_files(folder)})
 
 
 def longest_module(parts: list[str]) -> tuple[ModuleType | None, list[str]]:

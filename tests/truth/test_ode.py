@@ -1,0 +1,210 @@
+"""`ops.ode.solve` against closed forms and independent references: values, gradients, statuses."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ops.ode import METHODS, Solver, default_adjoint, solve
+
+
+def relaxation(t: Any, y: Any, k: Any) -> Any:
+    """y' = -k (y - cos t): stiff for large k."""
+    return -k * (y - jnp.cos(t))
+
+
+def relaxation_at(k: float, t: float = 2.0) -> float:
+    """Its solution from y(0) = 0: (k^2 cos t + k sin t - k^2 exp(-k t)) / (k^2 + 1)."""
+    return (k * k * math.cos(t) + k * math.sin(t) - k * k * math.exp(-k * t)) / (k * k + 1)
+
+
+STIFFNESSES = jnp.array([1.0, 10.0, 1e3, 1e5])
+
+
+def test_a_lane_out_of_steps_is_nan_and_says_so() -> None:
+    found = jax.vmap(lambda k: solve(relaxation, 0.0, k, t1=2.0, max_steps=1000))(STIFFNESSES)
+    assert found.status.tolist() == [0, 0, 0, 2]
+    assert np.isnan(found.y[3])
+    exact = [relaxation_at(k) for k in (1.0, 10.0, 1e3)]
+    np.testing.assert_allclose(found.y[:3], exact, rtol=1e-6)
+    np.testing.assert_allclose(exact, [0.1789076535, -0.3219971247, -0.4152371239], rtol=1e-9)
+
+
+def test_an_implicit_method_solves_every_lane() -> None:
+    found = jax.vmap(lambda k: solve(relaxation, 0.0, k, t1=2.0, max_steps=1000, solver="kvaerno5", rtol=1e-8))(STIFFNESSES)
+    assert found.status.tolist() == [0] * 4
+    np.testing.assert_allclose(found.y, [relaxation_at(float(k)) for k in STIFFNESSES], rtol=1e-6)
+
+
+def test_a_failed_lane_does_not_poison_the_gradient_of_the_others() -> None:
+    def total(shift: Any, ks: Any) -> Any:
+        return jnp.nansum(jax.vmap(lambda k: solve(relaxation, shift, k, t1=2.0, max_steps=1000).y)(ks))
+
+    with_failed = jax.grad(total)(0.0, STIFFNESSES)
+    without = jax.grad(total)(0.0, STIFFNESSES[:3])
+    np.testing.assert_allclose(with_failed, without, rtol=1e-12)
+    np.testing.assert_allclose(without, math.exp(-2) + math.exp(-20), rtol=1e-5)
+
+
+def test_a_solution_that_blows_up_is_not_an_answer() -> None:
+    found = solve(lambda t, y, args: y**2, 1.0, t1=2.0, max_steps=2000)  # y = 1 / (1 - t)
+    assert int(found.status) in (2, 3, 4)
+    assert np.isnan(found.y)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_order_of_fixed_steps(method: str) -> None:
+    orders = {"euler": 1, "implicit_euler": 1, "heun": 2, "midpoint": 2, "ralston": 2, "bosh3": 3, "kvaerno3": 3, "kvaerno4": 4,
+              "tsit5": 5, "dopri5": 5, "kvaerno5": 5, "dopri8": 8}  # fmt: skip
+    steps = (1.0, 0.5) if method == "dopri8" else (0.1, 0.05)
+
+    def error(h: float) -> float:
+        found = solve(lambda t, y, a: -y + jnp.sin(t), 1.0, t1=2.0, solver=method, step=h, rtol=1e-13, atol=1e-14)
+        exact = 1.5 * math.exp(-2) + (math.sin(2) - math.cos(2)) / 2
+        return abs(float(found.y) - exact)
+
+    if method == "euler":
+        with pytest.raises(ValueError, match=r"solver\.step"):
+            Solver("euler")
+    assert math.log2(error(steps[0]) / error(steps[1])) == pytest.approx(orders[method], abs=0.6)
+
+
+def test_empty_interval() -> None:
+    def grow(t: Any, y: Any, args: Any) -> Any:
+        return y
+
+    assert solve(grow, 3.0, t0=1.0, t1=1.0).y == 3.0
+    assert solve(grow, 3.0, t0=1.0, ts=[1.0, 1.0]).y.tolist() == [3.0, 3.0]
+    durations = jax.vmap(lambda t1: solve(grow, 3.0, t1=t1))(jnp.array([0.0, 1.0]))
+    np.testing.assert_allclose(durations.y, [3.0, 3.0 * math.e], rtol=1e-6)
+    assert durations.status.tolist() == [0, 0]
+
+
+def test_backward_in_time() -> None:
+    found = solve(lambda t, y, a: -2 * y, 1.0, t0=1.0, ts=[0.75, 0.5, 0.0], rtol=1e-9)
+    np.testing.assert_allclose(found.y, [1.6487212707, 2.7182818285, 7.3890560989], rtol=1e-7)
+
+
+def test_complex_state() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # diffrax's own caution
+        found = solve(lambda t, y, a: -1.5j * y, 1.0 + 0.0j, t1=2.0, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(found.y, -0.98999250 - 0.14112001j, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("start", "exact"), [(10.0, 0.1649935903), (25.5, 0.3581337880), (40.0, 0.7394499701)])
+def test_a_short_pulse_with_its_jumps_is_seen(start: float, exact: float) -> None:
+    def field(t: Any, y: Any, args: Any) -> Any:
+        return -0.05 * y + jnp.where((t >= start) & (t < start + 0.2), 10.0, 0.0)
+
+    found = solve(field, 0.0, t1=60.0, jumps=[start, start + 0.2])
+    np.testing.assert_allclose(found.y, exact, rtol=1e-5)
+    assert solve(field, 0.0, t1=60.0).y == 0.0, "without its jumps the pulse is stepped over: the premise of this test"
+
+
+def test_jumps_with_an_implicit_method() -> None:
+    def robertson(t: Any, y: Any, k: Any) -> Any:
+        forward, back, pair = k * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] ** 2
+        return jnp.array([back - forward, forward - back - pair, pair])
+
+    rates = jnp.array([0.02, 0.04, 0.08])
+    found = jax.vmap(lambda k: solve(robertson, [1.0, 0.0, 0.0], k, t1=100.0, solver="kvaerno5", jumps=[30.0]))(rates)
+    np.testing.assert_allclose(found.y[:, 0], [0.74180636, 0.61723488, 0.46129610], rtol=1e-6)
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+def test_time_of_an_event_and_its_derivative(derivative: Any) -> None:
+    def fall(g: Any) -> Any:
+        return solve(
+            lambda t, y, g: (y[1], -g), (20.0, 0.0), g, t1=10.0, event=lambda t, y, args: y[0], rtol=1e-9
+        ).event_time
+
+    mode = "forward" if derivative is jax.jacfwd else "checkpointed"
+    with default_adjoint(mode):
+        np.testing.assert_allclose(fall(9.81), math.sqrt(40 / 9.81), rtol=1e-9)
+        np.testing.assert_allclose(derivative(fall)(9.81), -0.5 * math.sqrt(40 / 9.81) / 9.81, rtol=1e-7)
+
+
+def test_an_event_that_does_not_happen() -> None:
+    found = solve(lambda t, y, a: 1.0 + 0 * y, 0.0, t1=1.0, event=lambda t, y, a: y - 5.0)
+    assert int(found.status) == 0
+    assert np.isnan(found.event_time)
+    np.testing.assert_allclose(found.y, 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("adjoint", ["checkpointed", "direct", "forward"])
+def test_gradient_by_each_adjoint(adjoint: str) -> None:
+    """y' = -a (y - sin t), y(0) = 0, contracting: dy(5)/da at a = 20 is 4.6532e-4."""
+
+    def final(a: Any) -> Any:
+        return solve(
+            lambda t, y, a: -a * (y - jnp.sin(t)), 0.0, a, t1=5.0, adjoint=adjoint, rtol=1e-9, atol=1e-11, max_steps=512
+        ).y
+
+    derivative = jax.jacfwd(final) if adjoint == "forward" else jax.grad(final)
+    np.testing.assert_allclose(derivative(20.0), 4.6532e-4, rtol=1e-4)
+
+
+def test_second_derivative_by_forward_mode() -> None:
+    """y' = -k y: d2 y(1) / dk2 = y(1)."""
+    with default_adjoint("forward"):
+
+        def final(k: Any) -> Any:
+            return solve(lambda t, y, k: -k * y, 2.0, k, t1=1.0, rtol=1e-10, atol=1e-12).y
+
+        np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(final))(1.3), 0.5450635861, rtol=1e-6)
+
+
+def test_pytrees_and_lists_of_numbers() -> None:
+    found = solve(lambda t, y, a: {"x": y["v"], "v": [-x for x in y["x"]]} if False else jax.tree.map(lambda x: -x, y),
+                  {"x": [1, 2], "v": (1.0, jnp.ones((2, 2)))}, t1=1.0)  # fmt: skip
+    np.testing.assert_allclose(found.y["x"], np.exp(-1) * np.array([1, 2]), rtol=1e-5)
+    assert found.y["v"][1].shape == (2, 2)
+
+
+def test_times_asked_for_come_back_as_they_are() -> None:
+    ts = jnp.linspace(0.0, 1.0, 5)
+    found = solve(lambda t, y, a: -y, 1.0, ts=ts)
+    assert found.t is ts
+    np.testing.assert_allclose(found.y, np.exp(-np.asarray(ts)), rtol=1e-5)
+
+
+def test_a_diffrax_solver_and_settings_that_win() -> None:
+    loose = solve(lambda t, y, a: -y, 1.0, t1=1.0, solver=Solver(rtol=1e-2, atol=1e-2))
+    tight = solve(lambda t, y, a: -y, 1.0, t1=1.0, solver=Solver(rtol=1e-2, atol=1e-2), rtol=1e-10, atol=1e-12)
+    own = solve(lambda t, y, a: -y, 1.0, t1=1.0, solver=diffrax.Dopri8(), rtol=1e-10, atol=1e-12)
+    assert abs(loose.y - math.exp(-1)) > 1e-7 > abs(tight.y - math.exp(-1))
+    np.testing.assert_allclose(own.y, math.exp(-1), rtol=1e-9)
+
+
+def test_a_long_oscillation_at_the_default_tolerance() -> None:
+    """x'' = -x over 100 periods stays within 1e-3 of (1, 0)."""
+    found = solve(lambda t, y, a: jnp.array([y[1], -y[0]]), [1.0, 0.0], t1=200 * math.pi)
+    assert np.abs(np.asarray(found.y) - [1.0, 0.0]).max() < 1e-3
+
+
+def test_no_call_back_into_python_in_the_program() -> None:
+    text = str(jax.make_jaxpr(lambda k: solve(relaxation, 0.0, k, t1=2.0).y)(1.0))
+    assert "callback" not in text
+
+
+def test_square_root_drain() -> None:
+    """h' = -sqrt(h) from 1 is empty at t = 2: guarded it stays empty; unguarded it fails and says so."""
+    guarded = solve(lambda t, h, a: -jnp.sqrt(jnp.maximum(h, 0.0)), 1.0, t1=3.0, rtol=1e-8)
+    assert int(guarded.status) == 0
+    assert abs(float(guarded.y)) < 1e-6
+    bare = solve(lambda t, h, a: -jnp.sqrt(h), 1.0, t1=3.0, max_steps=4000)
+    assert int(bare.status) != 0
+    assert np.isnan(bare.y)
+
+
+def test_tolerance_beyond_the_precision_is_warned_about() -> None:
+    with jax.enable_x64(False), pytest.warns(UserWarning, match="rounding is larger"):
+        solve(lambda t, y, a: -y, 1.0, t1=1.0, rtol=1e-10)
