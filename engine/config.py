@@ -95,8 +95,9 @@ def read_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         base = composed(file, [search, *(o.input_line or "" for o in groups)])
         problems += unknown_overrides(values, base)
         bad = problem_overrides(values, base)
-        changes = [line for o in values if o not in bad for line in applied(o)]
+        changes = [line for o in values if o not in bad for line in applied(o, base)]
         config = composed(file, [search, *(o.input_line or "" for o in groups), *changes])
+        keep_order(config, base, values)
     problems += two_readings(tokens)
     keep_texts(config, tokens, values)
     node, unresolved = resolved(config)
@@ -195,6 +196,12 @@ def compose_problem(error: Exception, file: Path) -> str:
         return f"`defaults` must name configs that exist, but {match[1]!r} is not found beside {file.name} or in the engine."
     if match := re.search(r"Could not override '([^']+)'\. No match in the defaults list", text):
         return f"`{match[1]}` must stand in the defaults to be chosen, but does not. Add `- {match[1]}: ...` to `defaults`."
+    if match := re.search(r"Error merging override \+?([^\s=]+)=(.*)", text):
+        key, value = match.groups()
+        return (
+            f"`{key}` must be given a value of the kind that the config has, but is given {value!r}. "
+            f"Override a key inside it (`{key}.name=...`), or take it out and add it: '~{key}' '+{key}={value}'."
+        )
     line = next((line for line in text.splitlines() if line.strip()), text)
     return f"`{file.name}` must compose, but Hydra says: {line.strip()}"
 
@@ -258,6 +265,18 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
         chosen = set(listing.overrides.known_choices)
     except HydraException:
         chosen = set()
+    if wrong := [
+        o
+        for o in parsed
+        if o.key_or_group in chosen and not (o.is_delete() or o.is_sweep_override()) and is_no_option(o)
+    ]:
+        raise ConfigError(
+            [
+                f"`{o.key_or_group}` must be the name of an option, but is {Choice(o).value_part()}. `python -m engine list` "
+                "shows them."
+                for o in wrong
+            ]
+        )
     groups = [
         o
         for o in parsed
@@ -267,6 +286,13 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
         and "hydra" not in o.key_or_group
     ]
     return groups, [o for o in parsed if o not in groups and not o.is_sweep_override()]
+
+
+def is_no_option(override: Override) -> bool:
+    """Whether the value can neither choose from a group nor set keys in what was chosen."""
+    value = override.value()
+    names = value if isinstance(value, list) else [value]
+    return not isinstance(value, dict) and not all(isinstance(name, str) for name in names)
 
 
 def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
@@ -296,20 +322,30 @@ def problem_overrides(values: list[Override], base: DictConfig) -> list[Override
     ]
 
 
-REPLACED = re.compile(r"(sweep\.axes|outputs|coords|derivatives)(\.[^.]+)?")
-"""Mappings of the user's own names: one given on the command line replaces what the file has. Elsewhere Hydra merges."""
+NAMED = ("sweep.axes", "outputs", "coords", "derivatives")
+"""Mappings of the user's own names, whose order is the order in the store. On the command line, such a mapping or a
+member of it replaces what the file has; elsewhere Hydra merges."""
 
 
-def applied(override: Override) -> list[str]:
+def applied(override: Override, base: DictConfig) -> list[str]:
     """The override as Hydra is to apply it."""
-    line = override.input_line or ""
-    if (
-        override.type is OverrideType.CHANGE
-        and REPLACED.fullmatch(override.key_or_group)
-        and isinstance(override.value(), dict)
-    ):
-        return [f"~{override.key_or_group}", f"+{line}"]
+    line, key = override.input_line or "", override.key_or_group
+    if override.type is not OverrideType.CHANGE or not (key in NAMED or key.rpartition(".")[0] in NAMED):
+        return [line]
+    if isinstance(override.value(), dict) or OmegaConf.is_config(OmegaConf.select(base, key)):
+        return [f"~{key}", f"+{line}"]
     return [line]
+
+
+def keep_order(config: DictConfig, base: DictConfig, values: list[Override]) -> None:
+    """Members that were replaced stay where they stand in the file, unless the whole mapping was replaced."""
+    for key in set(NAMED) - {o.key_or_group for o in values}:
+        new, old = (OmegaConf.select(c, key) for c in (config, base))
+        if isinstance(new, DictConfig) and isinstance(old, DictConfig):
+            plain = cast("dict[str, Any]", OmegaConf.to_container(new, resolve=False))
+            ordered = {name: plain[name] for name in [*old, *plain] if name in plain}
+            if list(ordered) != list(plain):
+                OmegaConf.update(config, key, ordered, merge=False, force_add=True)
 
 
 ABSENT = object()

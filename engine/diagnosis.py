@@ -87,6 +87,13 @@ class Advice:
     """Show the arguments on the line; all if none stands there."""
 
 
+LEAKED = Advice(
+    "depend on its arguments only",
+    "it uses a leaked value: a global, a cache (lru_cache) or an attribute keeps an array from an earlier trace",
+    "Compute that value inside the stage each time, or take it from another stage; store nothing outside.",
+)
+
+
 @dataclass(frozen=True)
 class Problem:
     """An exception with what surrounds it, as the rules below look at it."""
@@ -124,7 +131,7 @@ class Problem:
         return f"make it a constant in the stage's node{example}"
 
 
-# --- The four doors ---
+# --- The doors ---
 
 
 def explain(error: BaseException, stage: StageContext) -> StageError:
@@ -169,6 +176,18 @@ def explain_bad_output(stage: StageContext, path: str, value: object) -> StageEr
     """
     advice = replace(bad_output(path, value), show_arguments=False)
     return compose(stage, advice, definition(stage.function), ())
+
+
+def explain_leak(stage: StageContext, stack: Iterable[tuple[str, int]]) -> StageError:
+    """The message for a stage that uses a leaked tracer where JAX does not notice.
+
+    Args:
+        stage: the stage.
+        stack: the files and lines where the value was used, innermost first.
+    """
+    lines = (Line(file, number, linecache.getline(file, number).strip()) for file, number in stack if is_users(file))
+    line = next(lines, None) or definition(stage.function)
+    return compose(stage, LEAKED, line, arguments_on(line, stage))
 
 
 def explain_import(key: str, target: str, error: BaseException) -> PipelineError:
@@ -356,11 +375,7 @@ def leaked(problem: Problem) -> Advice | None:
     """A tracer kept from an earlier trace."""
     if not problem.is_a("UnexpectedTracerError"):
         return None
-    return Advice(
-        "depend on its arguments only",
-        "it uses a leaked value: a global, a cache (lru_cache) or an attribute keeps an array from an earlier trace",
-        "Compute that value inside the stage each time, or take it from another stage; store nothing outside.",
-    )
+    return LEAKED
 
 
 def boolean_mask(problem: Problem) -> Advice | None:

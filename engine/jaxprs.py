@@ -64,6 +64,21 @@ def depends(jaxpr: Any, moved: Sequence[bool]) -> list[bool]:
     return [not is_literal(v) and v in tainted for v in jaxpr.outvars]
 
 
+def leaks(jaxpr: Any) -> bool:
+    """Whether the program has taken in a tracer of another trace, which JAX lets pass as a constant."""
+    return any(isinstance(value, jax.core.Tracer) for value in jaxpr.consts)
+
+
+def readers_of_leaks(jaxpr: Any) -> Iterator[list[tuple[str, int]]]:
+    """Of each equation that reads such a tracer, the files and lines on the stack when it was traced, innermost first."""
+    opened_jaxpr = opened(jaxpr)
+    held = {v for v, c in zip(opened_jaxpr.constvars, jaxpr.consts, strict=True) if isinstance(c, jax.core.Tracer)}
+    for eqn in opened_jaxpr.eqns:
+        if any(not is_literal(v) and v in held for v in eqn.invars):
+            trace = eqn.source_info.traceback
+            yield [(frame.file_name, frame.line_num) for frame in trace.frames] if trace is not None else []
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an operand is a literal rather than a variable."""
     return isinstance(atom, jex.Literal)

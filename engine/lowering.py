@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine import values
-from engine.diagnosis import StageContext, explain, explain_bad_output, explain_no_return
+from engine import jaxprs, values
+from engine.diagnosis import StageContext, explain, explain_bad_output, explain_leak, explain_no_return
 from engine.errors import PipelineError, StageError, UserError, listed, nearest
 from engine.pipeline import Pipeline, Reference, Stage
 
@@ -76,6 +76,23 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
     if (bad := values.bad_leaf(value)) is not None:
         raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
     return values.as_arrays(value)
+
+
+def find_leak(pipeline: Pipeline, shapes: Mapping[str, Any]) -> UserError | None:
+    """The error of the first stage that, traced alone on values of these shapes, takes in a tracer from elsewhere."""
+    for stage in pipeline.stages:
+        roots = {r.root: shapes[r.root] for r in stage.references}
+        traced = jax.make_jaxpr(lambda found, key, stage=stage: run_stage(stage, found, key))(roots, abstract_key())
+        if jaxprs.leaks(traced):
+            arguments = {name: collect(tree, shapes, stage, name) for name, tree in stage.inputs.items()}
+            stack = next(jaxprs.readers_of_leaks(traced), [])
+            return explain_leak(context(stage, arguments), stack)
+    return None
+
+
+def abstract_key() -> Any:
+    """Shape and dtype of the PRNG key of a sample."""
+    return jax.eval_shape(lambda: jax.random.key(0))
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -24,7 +24,7 @@ from engine.chunks import Blocks, cut
 from engine.config import Config, build, encode
 from engine.designs import Design, design
 from engine.errors import PipelineError, PlanError
-from engine.lowering import evaluate, status_of
+from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf, Request
 from engine.pipeline import Pipeline, build_pipeline
 from engine.store import Layout, Variable
@@ -228,7 +228,9 @@ def make_draft(config: Config) -> Draft:
 
     adjoint = adjoint_context(config)
     with adjoint(transforms.ADJOINT["forward"]):
-        jaxpr = jax.make_jaxpr(forward)(shapes.copy(), jax.eval_shape(lambda: jax.random.key(0)))
+        jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
+        if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
+            raise leak
     requests = outputs.resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
     labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
     sweep = dict(zip(points.dims, points.shape, strict=True))

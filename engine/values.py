@@ -64,8 +64,13 @@ def is_array(value: Any) -> bool:
 
 def leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every leaf of a pytree with its path; `None` is no leaf."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(value, is_leaf=is_iterator)[0]:
         yield tuple(part_name(part) for part in path), leaf
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value is a generator or the like, which is no pytree."""
+    return isinstance(value, Iterator)
 
 
 def part_name(part: Any) -> str:

@@ -76,7 +76,10 @@ def test_twenty_kills(tmp_path: Path) -> None:
     while kills < KILLS:
         before = finished_files(store)
         process = subprocess.Popen(
-            command(tmp_path, "killed.zarr"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command(tmp_path, "killed.zarr"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             process.wait(rng.uniform(0.2, 1.0) * duration)

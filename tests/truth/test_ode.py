@@ -38,7 +38,9 @@ def test_a_lane_out_of_steps_is_nan_and_says_so() -> None:
 
 
 def test_an_implicit_method_solves_every_lane() -> None:
-    found = jax.vmap(lambda k: solve(relaxation, 0.0, k, t1=2.0, max_steps=1000, solver="kvaerno5", rtol=1e-8))(STIFFNESSES)
+    found = jax.vmap(lambda k: solve(relaxation, 0.0, k, t1=2.0, max_steps=1000, solver="kvaerno5", rtol=1e-8))(
+        STIFFNESSES
+    )
     assert found.status.tolist() == [0] * 4
     np.testing.assert_allclose(found.y, [relaxation_at(float(k)) for k in STIFFNESSES], rtol=1e-6)
 
@@ -73,7 +75,8 @@ def test_order_of_fixed_steps(method: str) -> None:
     if method == "euler":
         with pytest.raises(ValueError, match=r"solver\.step"):
             Solver("euler")
-    assert math.log2(error(steps[0]) / error(steps[1])) == pytest.approx(orders[method], abs=0.6)
+    measured = math.log2(error(steps[0]) / error(steps[1]))
+    assert orders[method] - 0.5 < measured < orders[method] + 1, "the error's leading term may nearly cancel, no more"
 
 
 def test_empty_interval() -> None:
@@ -163,8 +166,8 @@ def test_second_derivative_by_forward_mode() -> None:
 
 
 def test_pytrees_and_lists_of_numbers() -> None:
-    found = solve(lambda t, y, a: {"x": y["v"], "v": [-x for x in y["x"]]} if False else jax.tree.map(lambda x: -x, y),
-                  {"x": [1, 2], "v": (1.0, jnp.ones((2, 2)))}, t1=1.0)  # fmt: skip
+    start = {"x": [1, 2], "v": (1.0, jnp.ones((2, 2)))}
+    found = solve(lambda t, y, a: jax.tree.map(jnp.negative, y), start, t1=1.0)
     np.testing.assert_allclose(found.y["x"], np.exp(-1) * np.array([1, 2]), rtol=1e-5)
     assert found.y["v"][1].shape == (2, 2)
 

@@ -61,7 +61,9 @@ def test_pendulum_periods_of_the_literature(tmp_path: Path) -> None:
     degrees = "[0.17453292519943295,0.7853981633974483,1.5707963267948966,2.356194490192345]"
     ds = run(tmp_path, "pendulum", f"sweep.axes.amplitude={degrees}")
     ratio = ds.period.values / (2 * np.pi * np.sqrt(1 / 9.81))
-    np.testing.assert_allclose(ratio, [1.001907188143217, 1.03997334319680, 1.18034059901610, 1.52794758823439], rtol=1e-7)
+    np.testing.assert_allclose(
+        ratio, [1.001907188143217, 1.03997334319680, 1.18034059901610, 1.52794758823439], rtol=1e-7
+    )
 
 
 def test_lotka_volterra_conserves_and_ends_where_published(tmp_path: Path) -> None:
@@ -73,7 +75,9 @@ def test_lotka_volterra_conserves_and_ends_where_published(tmp_path: Path) -> No
 
 
 def test_lotka_volterra_jacobian_equals_differences(tmp_path: Path) -> None:
-    ds = run(tmp_path, "lotka_volterra", "sweep.axes.beta=[0.999,1.0,1.001]", "sweep.axes.delta=[1.0]", "solver.rtol=1e-11")
+    ds = run(
+        tmp_path, "lotka_volterra", "sweep.axes.beta=[0.999,1.0,1.001]", "sweep.axes.delta=[1.0]", "solver.rtol=1e-11"
+    )
     prey = ds.prey.values[:, 0]
     differences = (prey[2] - prey[0]) / 0.002
     np.testing.assert_allclose(ds["path.beta"].values[1, 0], differences, rtol=1e-3, atol=1e-4)
@@ -89,7 +93,9 @@ def test_sir_final_size_and_its_derivative(tmp_path: Path) -> None:
         size = brentq(lambda r, b=beta, g=gamma: 1 - (1 - 1e-4) * np.exp(-b / g * r) - r, 1e-3, 1, xtol=1e-14)
         left = 1 - size
         np.testing.assert_allclose(float(ds.final_size[i]), size, rtol=1e-5)
-        np.testing.assert_allclose(float(ds["dfinal.beta"][i]), left * size / gamma / (1 - left * beta / gamma), rtol=1e-3)
+        np.testing.assert_allclose(
+            float(ds["dfinal.beta"][i]), left * size / gamma / (1 - left * beta / gamma), rtol=1e-3
+        )
 
 
 def test_lorenz_against_scipy(tmp_path: Path) -> None:
@@ -109,7 +115,9 @@ def test_lorenz_against_scipy(tmp_path: Path) -> None:
 def test_robertson_and_its_sensitivities(tmp_path: Path) -> None:
     """y(40) of the test set; sensitivities of SUNDIALS' cvsRoberts_FSA_dns, to the digits that it prints."""
     ds = run(tmp_path, "robertson").sel(k1=0.04)
-    np.testing.assert_allclose([float(ds.a), float(ds.b), float(ds.c)], [0.7158270687, 0.9185534764e-5, 0.2841637457], rtol=1e-7)
+    np.testing.assert_allclose(
+        [float(ds.a), float(ds.b), float(ds.c)], [0.7158270687, 0.9185534764e-5, 0.2841637457], rtol=1e-7
+    )
     assert abs(float(ds.imbalance)) < 1e-12
     published = {  # p1 = k1, p2 = k3, p3 = k2 in its notation
         "k1": (-4.2475e00, 4.5913e-05, 4.2475e00),
