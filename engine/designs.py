@@ -10,9 +10,10 @@ import csv
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ MOST_SOBOL = 21201
 
 MOST_PROBLEMS = 5
 """Problems of one axis or table that are shown."""
+
+BATCH = 2**16
+"""Rows of a table that are text at a time."""
+
+TRUTHS = {"true", "false"}
+"""What a cell of a table may say, in any case, for a boolean parameter."""
 
 LEAST_UNIT = {"sobol": 2.0**-31}
 """Half the resolution of a sampler, where it is not that of a double: a draw of 0 stands for the cell above it."""
@@ -220,10 +227,15 @@ def check_keys(kind: str, node: Mapping[str, Any]) -> None:
 
 def read_count(key: str, value: Any, remedy: str) -> int:
     """A positive integer; an integral float such as 1e3 is one."""
-    good = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
-    good = good and math.isfinite(value) and value == int(value) and value >= 1
-    require(good, f"`{key}` must be a positive integer, but is {shown(value)}. {remedy}")
-    require(value <= MOST_VALUES, f"`{key}` must be at most {MOST_VALUES}, but is {shown(value)}. {remedy}")
+    whole = isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer())
+    require(
+        whole and not isinstance(value, bool) and value >= 1,
+        f"`{key}` must be a positive integer, but is {shown(value)}. {remedy}",
+    )
+    require(
+        value <= MOST_VALUES,
+        f"`{key}` must be at most {MOST_VALUES}, but is {shown(value)}. Use fewer: the values are kept in memory.",
+    )
     return int(value)
 
 
@@ -328,8 +340,7 @@ def read_axis(key: str, axis: Any, nominal: Array) -> Array:
     key = f"{key}.{name}"
     refuse_boolean(key, nominal)
     values = {"linspace": linspace, "geomspace": geomspace, "arange": arange}[name](key, arguments, nominal.shape)
-    check_finite(key, values, "Use a smaller range.")
-    check_shapes(key, values, nominal.shape)
+    check_finite(key, arguments, values)
     return as_column(values, nominal)
 
 
@@ -339,36 +350,67 @@ def read_constructor(key: str, axis: Any, known: Mapping[str, str]) -> tuple[str
     forms = ", ".join(f"{{{name}: {words}}}" for name, words in known.items())
     if not isinstance(axis, Mapping):
         extra = "a list of values or " if known is CONSTRUCTORS else ""
-        raise SweepError(f"`{key}` must be {extra}one of {forms}, but is {shown(axis)}.{text_remedy(axis)}")
-    if len(axis) != 1:
+        raise SweepError(f"`{key}` must be {extra}one of {forms}, but is {shown(axis)}.{axis_remedy(axis, known)}")
+    if not axis:
+        raise SweepError(f"`{key}` must be one of {forms}, but is empty. Write one of them, or remove the axis.")
+    if len(axis) > 1:
         raise SweepError(f"`{key}` must be a single one of {forms}, but has the keys {listed(axis)}. Keep one of them.")
     name, arguments = next(iter(axis.items()))
     if name not in every:
-        other = OTHER_NAMES.get(str(name))
-        guess = f" Did you mean {other!r}?" if other else nearest(name, every)
-        raise SweepError(f"`{key}.{name}` must be one of {listed(known)}, but {str(name)!r} is none of them.{guess}")
+        raise SweepError(
+            f"`{key}.{name}` must be one of {listed(known)}, but {str(name)!r} is none of them.{name_remedy(str(name), known)}"
+        )
     words = every[name]
     length = len(words.split(",")) if name != "choice" else None
     if not isinstance(arguments, list | tuple):
         raise SweepError(f"`{key}.{name}` must be {words}, but is {shown(arguments)}. Write {{{name}: {words}}}.")
     if length is not None and len(arguments) != length:
         raise SweepError(
-            f"`{key}.{name}` must be the {length} values {words}, but has {len(arguments)}: {shown(list(arguments))}."
+            f"`{key}.{name}` must be the {length} values {words}, but has {len(arguments)}: {shown(list(arguments))}. "
+            f"Write {{{name}: {words}}}."
             + (" For a plain list of values leave the name out." if name in CONSTRUCTORS else "")
         )
     return str(name), list(arguments)
 
 
+def axis_remedy(axis: Any, known: Mapping[str, str]) -> str:
+    """What to do about an axis that is neither a list nor a mapping."""
+    if isinstance(axis, str):
+        words = (CONSTRUCTORS | DISTRIBUTIONS).get(axis.strip())
+        if words is not None:
+            return f" Write {{{axis.strip()}: {words}}}."
+        return text_remedy(axis, " Write the values in brackets: [1, 2].")
+    if axis is None:
+        return " Write the values, or remove the axis."
+    single = f"[{shown(axis)}] for a single value" if known is CONSTRUCTORS else f"{{choice: [{shown(axis)}]}}"
+    return f" Write {single}, or fix the parameter in `parameters`."
+
+
+def name_remedy(name: str, known: Mapping[str, str]) -> str:
+    """What to write instead of a constructor or a distribution that there is not."""
+    if name == "logspace":
+        return " Did you mean 'geomspace'? Give it the first and the last value, not their exponents."
+    other = OTHER_NAMES.get(name)
+    guess = f" Did you mean {other!r}?" if other else nearest(name, CONSTRUCTORS | DISTRIBUTIONS)
+    if guess:
+        return guess
+    return (
+        " Write a list of the values."
+        if known is CONSTRUCTORS
+        else " Draw the values yourself for `sweep.design: table`."
+    )
+
+
 def linspace(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
     """NumPy's linspace; start and stop may be arrays of the parameter's shape."""
-    n, (start, stop) = read_length(key, arguments, shape), read_arguments(key, arguments[:2], shape)
+    n, start, stop = read_range(key, arguments, shape)
     with np.errstate(all="ignore"):
         return np.linspace(start, stop, n)
 
 
 def geomspace(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
     """NumPy's geomspace; start and stop may be arrays of the parameter's shape."""
-    n, (start, stop) = read_length(key, arguments, shape), read_arguments(key, arguments[:2], shape)
+    n, start, stop = read_range(key, arguments, shape)
     require(
         np.all(np.sign(start) * np.sign(stop) > 0),
         f"`{key}` must start and stop at numbers that are not 0 and have the same sign, but goes from {shown(arguments[0])} to "
@@ -389,6 +431,10 @@ def arange(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
         step != 0,
         f"`{key}` must have a step that is not 0, but is {written}. For n values use linspace: [start, stop, n].",
     )
+    require(
+        math.isfinite(stop - start),
+        f"`{key}` must span a range that a double holds, but is {written}. Use smaller numbers.",
+    )
     count = (stop - start) / step
     require(count > 0, f"`{key}` must hold a value, but {written} is empty. Change the sign of the step, or the stop.")
     require(
@@ -398,10 +444,10 @@ def arange(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
     return np.arange(start, stop, step)
 
 
-def read_length(key: str, arguments: list[Any], shape: tuple[int, ...]) -> int:
-    """The `n` of linspace and geomspace."""
+def read_range(key: str, arguments: list[Any], shape: tuple[int, ...]) -> tuple[int, Array, Array]:
+    """The `n`, `start` and `stop` of linspace and geomspace."""
     problems: list[str] = []
-    n = 0
+    n, ends = 0, [np.zeros(shape)] * 2
     with collecting(problems):
         n = read_count(
             f"{key}[2]", arguments[2], "It is n, the number of values; for a step write arange: [start, stop, step]."
@@ -410,11 +456,16 @@ def read_length(key: str, arguments: list[Any], shape: tuple[int, ...]) -> int:
             n * math.prod(shape) <= MOST_VALUES,
             f"`{key}` must hold at most {MOST_VALUES} numbers, but n is {n}. Lower n.",
         )
-    if not problems:
-        return n
     with collecting(problems):
-        read_arguments(key, arguments[:2], shape)
-    raise SweepError(problems)
+        ends = read_arguments(key, arguments[:2], shape)
+        require(
+            any(end.shape == shape for end in ends),
+            f"`{key}` must start or stop at a list of shape {shape}, as the nominal value has, but goes from "
+            f"{shown(arguments[0])} to {shown(arguments[1])}. Give one number for each element of the parameter.",
+        )
+    if problems:
+        raise SweepError(problems)
+    return n, ends[0], ends[1]
 
 
 def read_arguments(key: str, arguments: list[Any], shape: tuple[int, ...]) -> list[Array]:
@@ -423,12 +474,16 @@ def read_arguments(key: str, arguments: list[Any], shape: tuple[int, ...]) -> li
     found = []
     for i, argument in enumerate(arguments):
         with collecting(problems):
-            value = read_numbers(f"{key}[{i}]", argument, "f")
-            require(
-                value.shape in ((), shape),
-                f"`{key}[{i}]` must be a number{f' or have shape {shape}' if shape else ''}, but has shape {value.shape}. "
-                "Give one value for each element of the parameter.",
-            )
+            try:
+                value = read_numbers(f"{key}[{i}]", argument, "f")
+            except RaggedError:
+                value = None
+            if value is None or value.shape not in ((), shape):
+                raise SweepError(
+                    f"`{key}[{i}]` must be a number{f' or have shape {shape}' if shape else ''}, but is "
+                    f"{shape_in_words(argument)}: {shown(argument)}. "
+                    f"Give one number{' for each element of the parameter' if shape else ''}."
+                )
             found.append(value)
     if problems:
         raise SweepError(problems)
@@ -502,15 +557,24 @@ def wrong_number(value: Any, kind: str) -> str | None:
         good = isinstance(value, int | float | (complex if kind == "c" else float)) and not isinstance(value, bool)
         wanted = "a number"
     if not good:
-        return f"must be {wanted}, but is {shown(value)}.{text_remedy(value) or kind_remedy(value, kind)}"
+        remedy = kind_remedy(value, kind) if kind == "b" else text_remedy(value) or kind_remedy(value, kind)
+        return f"must be {wanted}, but is {shown(value)}.{remedy}"
     if isinstance(value, int):
         fits = -(2**63) <= value < 2**63
-        return None if fits else f"must fit in 64 bits, but is {shorten(str(value))}. Write it as a float: {value:.6e}."
+        return None if fits else f"must fit in 64 bits, but is {shown(value)}. {float_remedy(value)}"
     return (
         None
         if np.isfinite(value)
         else f"must be a finite number, but is {value}. Remove it: no result could follow from it."
     )
+
+
+def float_remedy(value: int) -> str:
+    """What to do about an integer that is too large."""
+    try:
+        return f"Write it as a float: {value:.6e}."
+    except OverflowError:
+        return "Write a smaller number: the largest float is 1.8e308."
 
 
 def kind_remedy(value: Any, kind: str) -> str:
@@ -520,7 +584,10 @@ def kind_remedy(value: Any, kind: str) -> str:
     return " Write true or false." if kind == "b" else " Write a number."
 
 
-def text_remedy(value: Any) -> str:
+CHOICE_REMEDY = " Write a number; a choice that changes the program is swept with `-m` on the command line."
+
+
+def text_remedy(value: Any, otherwise: str = CHOICE_REMEDY) -> str:
     """What to do about text where a number or an axis belongs."""
     if not isinstance(value, str):
         return ""
@@ -532,7 +599,7 @@ def text_remedy(value: Any) -> str:
         return " Write it without quotes."
     if re.fullmatch(r"(?=.*\d|.*pi)(?=.*[-+*/^%(])(?:[\d.\s()+\-*/^%]|e[+-]?\d|pi|sqrt|np\.)+", value, re.IGNORECASE):
         return " Arithmetic is not evaluated: write the number."
-    return " Write a number; a choice that changes the program is swept with `-m` on the command line."
+    return otherwise
 
 
 def check_shapes(key: str, values: Any, shape: tuple[int, ...]) -> None:
@@ -584,10 +651,12 @@ def refuse_boolean(key: str, nominal: Array) -> None:
     )
 
 
-def check_finite(key: str, values: Array, remedy: str) -> None:
+def check_finite(key: str, arguments: list[Any], values: Array) -> None:
     """What was computed must not overflow."""
     if not np.isfinite(values).all():
-        raise SweepError(f"`{key}` must give finite numbers, but overflows the range of a double. {remedy}")
+        raise SweepError(
+            f"`{key}` must give finite numbers, but {shown(arguments)} overflows the range of a double. Use smaller numbers."
+        )
 
 
 def shown(value: Any) -> str:
@@ -596,9 +665,8 @@ def shown(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return "null"
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f"{value:.6e}"
     kind = "text " if isinstance(value, str) else "the mapping " if isinstance(value, dict) else ""
-    return kind + shorten(text)
+    return kind + shorten(repr(value))
 
 
 def shorten(text: str, limit: int = 60) -> str:
@@ -647,7 +715,7 @@ def read_distribution(key: str, axis: Any, nominal: Array) -> Draw:
     def quantile(unit: Array) -> Array:
         with np.errstate(over="ignore"):
             values = inverse(unit.reshape(len(unit), *shape))
-        check_finite(key, values, "Use smaller numbers.")
+        check_finite(key, arguments, values)
         return as_column(values, nominal)
 
     return Draw(key, nominal.size, quantile, nominal.size)
@@ -669,7 +737,10 @@ def loguniform(key: str, low: Array, high: Array) -> Inverse:
         np.all(low > 0),
         f"`{key}` must have a low above 0, but low is {shown(low.tolist())}. Use a small positive number, or uniform.",
     )
-    return lambda unit: np.clip(np.exp(np.log(low) + np.log(high / low) * unit), low, high)
+    with np.errstate(over="ignore"):
+        ratio = high / low
+    span = np.where(np.isfinite(ratio), np.log(ratio), np.log(high) - np.log(low))
+    return lambda unit: np.clip(np.exp(np.log(low) + span * unit), low, high)
 
 
 def normal(key: str, mean: Array, std: Array) -> Inverse:
@@ -776,61 +847,74 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 def read_table(path: Path, nominal: Mapping[str, Array]) -> dict[str, Array]:
     """The columns of a CSV file whose header names parameters."""
-    import pandas as pd
-
-    require(path.is_file(), f"`sweep.table` must be a CSV file, but there is no file {path}.{beside(path)}")
+    found = "is a folder" if path.is_dir() else "is not there"
+    require(path.is_file(), f"`sweep.table` must be a CSV file, but {path} {found}.{beside(path)}")
     try:
-        names = read_header(path)
-        check_header(path, names, nominal)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                path,
-                names=names,
-                header=0,
-                index_col=False,
-                float_precision="round_trip",
-                skipinitialspace=True,
-                low_memory=False,
-            )
-    except (OSError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        reason = str(error).strip().splitlines()[0]
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = rows_of(path, file)
+            names = read_header(path, rows)
+            check_header(path, names, nominal)
+            parts = read_cells(path, rows, names, nominal)
+    except UnicodeDecodeError:
+        raise SweepError(undecodable(path)) from None
+    except OSError as error:
         raise SweepError(
-            f"`sweep.table` must be a CSV file in UTF-8, but {path.name} cannot be read as one: {reason}. "
-            "Save it as comma-separated text with one header row."
+            f"`sweep.table` must be readable, but {path.name} is not: {error.strerror}. Check its permissions."
         ) from None
-    require(len(frame), f"`sweep.table` must have a row for each point, but {path.name} has a header only. Add rows.")
-    arrays = {name: frame[name].to_numpy() for name in names}
-    if not all(good_column(arrays[name], nominal[name]) for name in names):
-        raise SweepError(wrong_cells(path, names, nominal))
-    return {name: as_column(arrays[name], nominal[name]) for name in names}
+    require(parts, f"`sweep.table` must have a row for each point, but {path.name} has a header only. Add rows.")
+    return {name: as_column(np.concatenate([part[name] for part in parts]), nominal[name]) for name in names}
 
 
 def beside(path: Path) -> str:
     """The CSV files that a missing table may have been meant to be."""
-    files = sorted(file.name for file in path.parent.glob("*.csv")) if path.parent.is_dir() else []
-    return f"{nearest(path.name, files)} The folder has {listed(files)}. The path is relative to the config's folder."
+    if not path.parent.is_dir():
+        return f" There is no folder {path.parent} either. The path is relative to the config's folder."
+    files = sorted(file.name for file in path.parent.glob("*.csv") if file.is_file())
+    return f"{nearest(path.name, files)} The folder's CSV files: {listed(files)}. The path is relative to the config's folder."
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank, each with its line number in the file."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, skipinitialspace=True)
+def undecodable(path: Path, row: int = 0) -> str:
+    """The message for a file that is not UTF-8, with the row of its first wrong byte."""
+    with path.open("rb") as file:
+        try:
+            for line in file:
+                row += 1
+                line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return (
+                f"`sweep.table` must be UTF-8 text, but row {row} of {path.name} has the byte {line[error.start]:#04x}. "
+                "Save it as UTF-8."
+            )
+    return f"`sweep.table` must stay as it is while it is read, but {path.name} changes. Start again."
+
+
+def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with its line number, without the empty cells at its end."""
+    reader = csv.reader(file, skipinitialspace=True, strict=True)
+    try:
         for row in reader:
-            if any(cell.strip() for cell in row):
-                yield reader.line_num, [cell.strip() for cell in row]
+            cells = [cell.strip() for cell in row]
+            if len(cells) > 1 or any(cells):
+                while cells and not cells[-1]:
+                    cells.pop()
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise SweepError(
+            f"`sweep.table` row {reader.line_num} of {path.name} must be comma-separated values, but cannot be read: {error}. "
+            "Check its quotes, and save the table as comma-separated text."
+        ) from None
 
 
-def read_header(path: Path) -> list[str]:
+def read_header(path: Path, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
     """The names in the first row."""
-    for _, row in rows_of(path):
+    for _, row in rows:
         return row
     raise SweepError(f"`sweep.table` must have a header row that names parameters, but {path.name} is empty. Add one.")
 
 
 def check_header(path: Path, names: list[str], nominal: Mapping[str, Array]) -> None:
     """Each column must be a scalar parameter, once."""
-    if any(as_number(name) is not None for name in names):
+    if not names or any(as_number(name) is not None for name in names if name not in nominal):
         raise SweepError(
             f"`sweep.table` must start with a header row that names parameters, but the first row of {path.name} is "
             f"{shown(','.join(names))}. Add a row such as {shorten(','.join(nominal))}."
@@ -838,9 +922,14 @@ def check_header(path: Path, names: list[str], nominal: Mapping[str, Array]) -> 
     problems = []
     for name in dict.fromkeys(names):
         here = f"`sweep.table` column {name!r} of {path.name}"
-        if names.count(name) > 1:
+        if name and names.count(name) > 1:
             problems.append(f"{here} must stand once, but stands {names.count(name)} times. Remove or rename one.")
-        if name not in nominal:
+        if not name:
+            position = names.index(name) + 1
+            problems.append(
+                f"`sweep.table` column {position} of {path.name} must name a parameter, but has no name. Name it, or remove it."
+            )
+        elif name not in nominal:
             separator = " Separate the columns by commas." if re.search(r"[;\t|]", name) else nearest(name, nominal)
             problems.append(
                 f"{here} must be one of `parameters`, but there is no parameter {name!r}.{separator} There are {listed(nominal)}."
@@ -854,32 +943,97 @@ def check_header(path: Path, names: list[str], nominal: Mapping[str, Array]) -> 
         raise SweepError(problems)
 
 
-def good_column(values: Array, nominal: Array) -> bool:
-    """Whether pandas found finite numbers of the parameter's kind in the whole column."""
-    kinds = "b" if nominal.dtype.kind == "b" else "if"
-    return values.dtype.kind in kinds and bool(np.isfinite(values).all())
+def read_cells(
+    path: Path, rows: Iterator[tuple[int, list[str]]], names: list[str], nominal: Mapping[str, Array]
+) -> list[dict[str, Array]]:
+    """The columns of each batch of rows: the text of a long table is never held whole."""
+    parts: list[dict[str, Array]] = []
+    problems: list[str] = []
+    more = 0
+    while batch := list(islice(rows, BATCH)):
+        columns = columns_of(batch, names, nominal)
+        if columns is not None:
+            parts.append(columns)
+            continue
+        wrong = list(wrong_cells(path, batch, names, nominal))
+        room = MOST_PROBLEMS - len(problems)
+        problems, more = problems + wrong[:room], more + len(wrong[room:])
+    if problems:
+        rest = [f"`sweep.table` has {more} more problems of this kind in {path.name}."] if more else []
+        raise SweepError(problems + rest)
+    return parts
 
 
-def wrong_cells(path: Path, names: list[str], nominal: Mapping[str, Array]) -> list[str]:
-    """A message for each cell that is no number, with its row in the file."""
-    problems = []
-    for line, row in list(rows_of(path))[1:]:
-        for name, cell in zip(names, [*row, *[""] * (len(names) - len(row))], strict=False):
-            kind = "b" if nominal[name].dtype.kind == "b" else "f"
-            found = as_number(cell)
-            problem = wrong_number(cell if found is None else found, kind)
-            if not cell:
-                problem = "must be a number, but is missing. Fill the cell, or remove the row."
-            if problem is not None:
-                problems.append(f"`sweep.table` row {line}, column {name!r} of {path.name} {problem}")
-    more = len(problems) - MOST_PROBLEMS
-    kept: Iterable[str] = problems[:MOST_PROBLEMS]
-    return [*kept, *([f"`sweep.table` {path.name} has {more} more problems of this kind."] if more > 0 else [])]
+def columns_of(
+    batch: list[tuple[int, list[str]]], names: list[str], nominal: Mapping[str, Array]
+) -> dict[str, Array] | None:
+    """The columns of some rows, or None if a cell is wrong: quick, and silent on which."""
+    if {len(row) for _, row in batch} != {len(names)}:
+        return None
+    columns: dict[str, Array] = {}
+    for name, cells in zip(names, zip(*(row for _, row in batch), strict=True), strict=True):
+        column = column_of(cells, nominal[name].dtype.kind)
+        if column is None:
+            return None
+        columns[name] = column
+    return columns
+
+
+def column_of(cells: Sequence[str], kind: str) -> Array | None:
+    """Cells as booleans if `kind` is "b", else as int64 or float64; None unless each is right."""
+    if kind == "b":
+        return np.array([c.lower() == "true" for c in cells]) if {c.lower() for c in cells} <= TRUTHS else None
+    try:
+        return np.fromiter(map(int, cells), np.int64, len(cells))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        column = np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+    large = np.flatnonzero(~(np.abs(column) < 2.0**63))
+    return None if any(wrong_cell(cells[int(i)], kind) for i in large) else column
+
+
+def wrong_cells(
+    path: Path, batch: list[tuple[int, list[str]]], names: list[str], nominal: Mapping[str, Array]
+) -> Iterator[str]:
+    """A message for each cell that is missing, superfluous or no number, with its row in the file."""
+    for line, row in batch:
+        if len(row) > len(names):
+            yield (
+                f"`sweep.table` row {line} of {path.name} must have one cell for each of the columns {listed(names)}, but has "
+                f"{len(row)} cells: {shorten(','.join(row))!r}. Remove what is too much; a decimal point is '.', not ','."
+            )
+            continue
+        for name, cell in zip_longest(names, row, fillvalue=""):
+            if (problem := wrong_cell(cell, nominal[name].dtype.kind)) is not None:
+                yield f"`sweep.table` row {line}, column {name!r} of {path.name} {problem}"
+
+
+def wrong_cell(cell: str, kind: str) -> str | None:
+    """What is wrong with a cell, from "must" on."""
+    found = as_number(cell)
+    wanted = "true or false, as the nominal value is" if kind == "b" else "a number"
+    remedy = "Mend the cell, or remove the row."
+    if not cell:
+        return f"must be {wanted}, but is missing. Fill the cell, or remove the row."
+    if found is None and re.fullmatch(r"[-+]?\d*,\d+", cell):
+        return f"must be {wanted}, but is text {cell!r}. Write the decimal point as '.'."
+    if found is None or isinstance(found, bool) != (kind == "b"):
+        return f"must be {wanted}, but is {shown(cell if found is None else found)}. {remedy}"
+    if kind == "i" and isinstance(found, int) and not -(2**63) <= found < 2**63:
+        return f"must fit in 64 bits, but is {shown(found)}. {float_remedy(found)}"
+    return (
+        None
+        if math.isfinite(float(cell) if kind != "b" else 0)
+        else f"must be finite, but is {shorten(cell)}. {remedy}"
+    )
 
 
 def as_number(cell: str) -> bool | int | float | None:
-    """What a cell of a CSV file says, as pandas reads it; None for text."""
-    if cell.lower() in ("true", "false"):
+    """What a cell of a CSV file says; None for text."""
+    if cell.lower() in TRUTHS:
         return cell.lower() == "true"
     for read in (int, float):
         try:

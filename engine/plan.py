@@ -33,6 +33,8 @@ MOST_SAMPLES = 2**32
 """A sample's index is folded into its PRNG key as one 32-bit word."""
 
 WIDEST_CHUNK = 65_536
+MANY_FILES = 10_000
+"""Files of a store above which file systems and listings become slow."""
 SMALLEST_SHARE = 256
 """Samples of a chunk below which splitting a sweep further, only to occupy the workers, does not pay."""
 
@@ -129,6 +131,9 @@ class Plan:
     workers: int
     sample_bytes: int
     """Estimated peak memory of one sample inside a chunk, in bytes."""
+
+    warnings: tuple[str, ...]
+    """What may be a mistake, though the run can be done."""
 
     sample_jaxpr: Any = field(repr=False)
     labels: tuple[str, ...] = field(repr=False)
@@ -374,9 +379,9 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     if not isinstance(width, int):
         width = choose_width(draft.design.samples, bytes_each, settings.execution.memory, workers)
     unswept = tuple(name for name in labels if name not in swept)
-    return Plan(
-        draft, passes, hoisted, unswept, variables, cut(draft.design.shape, width), workers, bytes_each, jaxpr, labels
-    )
+    blocks = cut(draft.design.shape, width)
+    warnings = (*draft.warnings, *warn_of_many_files(draft, blocks, variables))
+    return Plan(draft, passes, hoisted, unswept, variables, blocks, workers, bytes_each, warnings, jaxpr, labels)
 
 
 def trace_sample(sample: transforms.Sample, draft: Draft) -> tuple[Any, tuple[str, ...]]:
@@ -464,18 +469,34 @@ def choose_width(samples: int, bytes_each: int, memory: int, workers: int) -> in
     return max(1, min(fits, share, WIDEST_CHUNK))
 
 
+def stored_blocks(draft: Draft, blocks: Blocks) -> Blocks:
+    """The blocks that one task stores: a chunk, or as many whole chunks as a shard holds."""
+    shard = draft.config.settings.store.shard
+    if shard is None or shard <= blocks.width:
+        return blocks
+    outer = cut(blocks.shape, shard)
+    return Blocks(blocks.shape, tuple(max(b, (o // b) * b) for b, o in zip(blocks.block, outer.block, strict=True)))
+
+
+def warn_of_many_files(draft: Draft, blocks: Blocks, variables: tuple[Variable, ...]) -> list[str]:
+    """A file for each chunk of each variable: many small ones are slow to write, to list and to copy."""
+    each = 1 + sum(v.swept for v in variables)
+    files = len(stored_blocks(draft, blocks)) * each
+    if files <= MANY_FILES:
+        return []
+    shard = -(-draft.design.samples * each // MANY_FILES)
+    return [
+        f"`store.shard` should gather small chunks, but {len(blocks)} chunks of {blocks.width} sample(s) make {files} "
+        f"files. Raise execution.chunk, or write store.shard={2 * shard}."
+    ]
+
+
 def make_layout(plan: Plan) -> Layout:
     """How the results lie in the store: each task's region is one stored chunk, or one shard of several."""
-    settings = plan.config.settings.store
-    shard = settings.shard
-    blocks = plan.blocks
-    if shard is None or shard <= blocks.width:
-        return Layout(plan.draft.design.dims, blocks, plan.variables, settings.compression, None)
-    outer = cut(blocks.shape, shard)
-    block = tuple(max(b, (o // b) * b) for b, o in zip(blocks.block, outer.block, strict=True))
-    return Layout(
-        plan.draft.design.dims, Blocks(blocks.shape, block), plan.variables, settings.compression, blocks.block
-    )
+    blocks, stored = plan.blocks, stored_blocks(plan.draft, plan.blocks)
+    inner = None if stored is blocks else blocks.block
+    compression = plan.config.settings.store.compression
+    return Layout(plan.draft.design.dims, stored, plan.variables, compression, inner)
 
 
 def attributes_of(plan: Plan) -> dict[str, Any]:

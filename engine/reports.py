@@ -58,7 +58,7 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
             v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), "bytes": nbytes(v)}
             for v in plan.variables
         },
-        "warnings": list(draft.warnings),
+        "warnings": list(plan.warnings),
     }
 
 
@@ -86,8 +86,8 @@ def describe_plan(plan: Plan) -> str:
         ["", "outputs", *("  " + line for line in table(variable_rows(plan)))],
         ["", "cost", *("  " + line for line in table(cost_rows(plan)))],
     ]
-    if draft.warnings:
-        sections.append(["", *(f"warning: {w}" for w in draft.warnings)])
+    if plan.warnings:
+        sections.append(["", *(f"warning: {w}" for w in plan.warnings)])
     return "\n".join(line for section in sections for line in section)
 
 

@@ -26,6 +26,9 @@ from engine.status import STATUS
 from engine.store import Store, create, open_existing
 
 LOG = logging.getLogger("engine")
+CALLBACKS = logging.getLogger("jax._src.callback")
+"""JAX prints the traceback of a callback that raised; it is in the engine's own log already."""
+
 SHOWN_FAILURES = 10
 NAMES = {code: name for name, code in STATUS.items()}
 
@@ -102,8 +105,6 @@ def carry_out(
     began = time.perf_counter()
     stop = stop or threading.Event()
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
-    for warning in draft.warnings:
-        say(f"warning: {warning}")
     store = None if fresh or draft.config.settings.store.overwrite else find_store(draft)
     numbers = None
     if store is not None:
@@ -113,6 +114,8 @@ def carry_out(
             return account(draft, store, began, None, skipped=draft.design.samples)
         check_versions(store)
     plan = plan_for(source, draft, store)
+    for warning in plan.warnings:
+        say(f"warning: {warning}")
     before = 0
     if store is None:
         store = create(
@@ -169,7 +172,7 @@ def compute(
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
-    summary.memory, summary.resumed = program.memory, before > 0
+    summary.memory, summary.resumed, summary.warnings = program.memory, before > 0, plan.warnings
     return summary
 
 
@@ -307,10 +310,11 @@ def log_file(path: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOG.addHandler(handler)
     propagate, LOG.propagate = LOG.propagate, False
+    disabled, CALLBACKS.disabled = CALLBACKS.disabled, True
     try:
         yield
     finally:
-        LOG.propagate = propagate
+        LOG.propagate, CALLBACKS.disabled = propagate, disabled
         LOG.removeHandler(handler)
         handler.close()
 

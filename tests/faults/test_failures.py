@@ -1,0 +1,227 @@
+"""Samples that raise, runs that are stopped, stores that are in the way: nothing is lost, nothing hidden."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engine
+from engine.errors import UserError
+from tests.project import REPOSITORY, Project
+
+CALLBACK = """\
+    import jax
+    import numpy as np
+
+
+    def lookup(k):
+        if 0.3 < k < 0.6:
+            raise LookupError(f"no entry for {float(k):.2f}")
+        return np.float64(2.0 * k)
+
+
+    def stage(k):
+        return jax.pure_callback(lookup, jax.ShapeDtypeStruct((), k.dtype), k, vmap_method="sequential")
+"""
+CONFIG = """\
+    defaults: [engine, _self_]
+    name: lookup
+    parameters: {k: 0.0}
+    stages:
+      stage: {_target_: model.stage}
+    sweep:
+      axes: {k: {linspace: [0, 1, 12]}}
+    execution: {chunk: 4}
+"""
+
+
+@pytest.fixture
+def lookup(project: Project) -> Project:
+    return project.model(CALLBACK).yaml(CONFIG)
+
+
+def test_samples_that_raise_are_listed_and_the_others_are_kept(lookup: Project) -> None:
+    answer = lookup.cli("run", "case.yaml", "store.path=store.zarr")
+    assert answer.code == 3
+    ds = engine.open_store(lookup.folder / "store.zarr").load()
+    k = ds.k.values
+    bad = (k > 0.3) & (k < 0.6)
+    assert bad.sum() == 3
+    assert ds.status.values.tolist() == np.where(bad, 5, 1).tolist()
+    np.testing.assert_array_equal(ds.stage.values, np.where(bad, np.nan, 2 * k))
+    said = answer.out + answer.err
+    for sample in np.flatnonzero(bad):
+        assert f"{k[sample]:.6g}"[:6] in said, "the failed sample is listed with its parameters"
+    log = (lookup.folder / "store.log").read_text()
+    assert log.count("Traceback") >= 3
+    assert log.count("LookupError: no entry for") >= 3
+    assert "store.log" in said
+    assert "Traceback" not in said
+
+
+def test_all_samples_failed_is_no_success(lookup: Project) -> None:
+    answer = lookup.cli("run", "case.yaml", "store.path=store.zarr", "sweep.axes.k=[0.4,0.5]", "--json")
+    assert answer.code == 3
+    assert answer.json["status"] == "failed"
+    assert answer.json["failed"] == 2
+
+
+def test_stop_at_the_first_failure(lookup: Project) -> None:
+    options = ["execution.on_error=stop", "scheduler.kind=synchronous", "execution.chunk=1"]
+    summary = lookup.summary(*options)
+    assert summary.status == "stopped"
+    assert summary.failed == 1
+    assert summary.pending > 0
+    answer = lookup.cli("run", "case.yaml", "store.path=again.zarr", *options)
+    assert answer.code == 3
+    assert "on_error" in answer.out + answer.err
+
+
+def test_resume_computes_what_is_missing_and_failed_samples_only_if_asked(lookup: Project) -> None:
+    done: list[int] = []
+
+    class Watch:
+        def on_start(self, samples: int) -> None: ...
+
+        def on_chunk(self, event: object) -> None:
+            done.append(event.number)  # type: ignore[attr-defined]
+
+        def on_end(self) -> None: ...
+
+    first = lookup.summary("execution.chunk=1", "scheduler.kind=synchronous", observers=[Watch()])
+    assert (first.ok, first.failed, first.status) == (9, 3, "partial")
+    done.clear()
+    again = lookup.summary("execution.chunk=1", observers=[Watch()])
+    assert done == []
+    assert (again.skipped, again.status, again.exit_code) == (12, "partial", 3)
+    lookup.model(CALLBACK.replace("0.3 < k < 0.6", "0.5 < k < 0.6"))
+    retried = lookup.summary("execution.chunk=1", observers=[Watch()], retry_failed=True)
+    k = np.linspace(0, 1, 12)
+    assert sorted(done) == np.flatnonzero((k > 0.3) & (k < 0.6)).tolist()
+    assert (retried.ok, retried.failed) == (11, 1)
+
+
+def test_another_question_is_refused_with_what_differs(lookup: Project) -> None:
+    lookup.run("sweep.axes.k=[0.0,0.1]")
+    before = engine.open_store(lookup.folder / "store.zarr").load()
+    with pytest.raises(UserError, match=r"`store\.path` must .*sweep\.axes\.k.*--fresh"):
+        lookup.run("sweep.axes.k=[0.0,0.2]")
+    assert before.identical(engine.open_store(lookup.folder / "store.zarr").load())
+    replaced = lookup.run("sweep.axes.k=[0.0,0.2]", fresh=True)
+    assert replaced.k.values.tolist() == [0.0, 0.2]
+
+
+def test_a_changed_model_is_another_question(lookup: Project) -> None:
+    one = lookup.load().draft.fingerprint
+    lookup.model(CALLBACK.replace("return jax", "return 3.0 * jax"))
+    other = lookup.load().draft.fingerprint
+    assert one != other
+    lookup.model(CALLBACK)
+    assert lookup.load().draft.fingerprint == one
+
+
+def test_multirun_makes_a_store_for_each_choice(lookup: Project) -> None:
+    answer = lookup.cli("run", "case.yaml", "-m", "parameters.k=1", "seed=0,1", "sweep.axes.k=[0.0],[1.0]")
+    assert answer.code == 0, answer.err
+    assert len(list((lookup.folder / "results").glob("*.zarr"))) == 4
+    again = lookup.cli("run", "case.yaml", "-m", "parameters.k=1", "seed=0,1", "sweep.axes.k=[0.0],[1.0]")
+    assert again.code == 0
+    assert len(list((lookup.folder / "results").glob("*.zarr"))) == 4, "numbered by what is asked, not by a counter"
+
+
+SLOW = """\
+    import time
+
+    import jax
+    import numpy as np
+
+
+    def wait(k):
+        time.sleep(0.1)
+        return np.asarray(2.0 * k)
+
+
+    def stage(k):
+        return jax.pure_callback(wait, jax.ShapeDtypeStruct((), k.dtype), k, vmap_method="sequential")
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_run_soon_and_leaves_a_store_that_goes_on(project: Project, sent: signal.Signals) -> None:
+    project.model(SLOW).yaml(CONFIG)
+    arguments = ["case.yaml", "sweep.axes.k.linspace=[0,1,200]", "execution.chunk=2", "store.path=store.zarr"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engine", "run", *arguments],
+        cwd=project.folder,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: len(list((project.folder / "store.zarr" / "status").rglob("c/*"))) >= 3, process)
+        process.send_signal(sent)
+        start = time.monotonic()
+        out, err = process.communicate(timeout=30)
+        seconds = time.monotonic() - start
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert seconds < 10
+    assert "interrupted" in out + err
+    assert "Traceback" not in out + err
+    done = int((engine.open_store(project.folder / "store.zarr").status == 1).sum())
+    assert 0 < done < 200
+    answer = project.cli("run", *arguments, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["skipped"] == done
+    ds = engine.open_store(project.folder / "store.zarr").load()
+    np.testing.assert_allclose(ds.stage.values, 2 * np.linspace(0, 1, 200), rtol=1e-15)
+
+
+def wait_until(condition: object, process: subprocess.Popen[str]) -> None:
+    """Until the condition holds; fails if the process ends first, or after a minute."""
+    end = time.monotonic() + 60
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_folder_that_is_no_store_is_left_alone(lookup: Project) -> None:
+    half = lookup.folder / "store.zarr"
+    half.mkdir()
+    (half / "zarr.json").write_text("{")
+    with pytest.raises(UserError, match=r"store"):
+        lookup.run()
+    with pytest.raises(UserError, match=r"never replaced"):
+        lookup.run(fresh=True)
+    assert (half / "zarr.json").read_text() == "{"
+
+
+def test_no_space_left(lookup: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails names the cause, keeps what was stored, and the run goes on when there is room again."""
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if {"stage", "c", "1"} <= set(Path(target).parts[-4:]):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UserError, match=r"`store\.path` must have room.*Free space and run the same command"):
+        lookup.run("scheduler.workers=1")
+    stored = int((engine.open_store(lookup.folder / "store.zarr").status > 0).sum())
+    assert stored in (0, 4, 8)
+    monkeypatch.setattr(Path, "replace", replace)
+    resumed = lookup.summary()
+    assert (resumed.skipped, resumed.pending) == (stored, 0)
