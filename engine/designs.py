@@ -394,11 +394,7 @@ def name_remedy(name: str, known: Mapping[str, str]) -> str:
     guess = f" Did you mean {other!r}?" if other else nearest(name, CONSTRUCTORS | DISTRIBUTIONS)
     if guess:
         return guess
-    return (
-        " Write a list of the values."
-        if known is CONSTRUCTORS
-        else " Draw the values yourself for `sweep.design: table`."
-    )
+    return f" Write {'a list of the values' if known is CONSTRUCTORS else 'your own draws to a CSV file for `sweep.table`'}."
 
 
 def linspace(key: str, arguments: list[Any], shape: tuple[int, ...]) -> Array:
@@ -867,14 +863,16 @@ def read_table(path: Path, nominal: Mapping[str, Array]) -> dict[str, Array]:
 
 def beside(path: Path) -> str:
     """The CSV files that a missing table may have been meant to be."""
-    if not path.parent.is_dir():
-        return f" There is no folder {path.parent} either. The path is relative to the config's folder."
-    files = sorted(file.name for file in path.parent.glob("*.csv") if file.is_file())
+    folder = path if path.is_dir() else path.parent
+    if not folder.is_dir():
+        return f" There is no folder {folder} either. The path is relative to the config's folder."
+    files = sorted(file.name for file in folder.glob("*.csv") if file.is_file())
     return f"{nearest(path.name, files)} The folder's CSV files: {listed(files)}. The path is relative to the config's folder."
 
 
-def undecodable(path: Path, row: int = 0) -> str:
+def undecodable(path: Path) -> str:
     """The message for a file that is not UTF-8, with the row of its first wrong byte."""
+    row = 0
     with path.open("rb") as file:
         try:
             for line in file:

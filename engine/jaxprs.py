@@ -113,25 +113,27 @@ def peak_bytes(jaxpr: Any) -> int:
     return peak
 
 
+def primitives(jaxpr: Any) -> Iterator[str]:
+    """The name of every primitive that is applied, inside loops, branches and calls too."""
+    for eqn in opened(jaxpr).eqns:
+        yield eqn.primitive.name
+        for _, inner in inner_jaxprs(eqn):
+            yield from primitives(inner)
+
+
 def custom_derivatives(jaxpr: Any) -> bool:
     """Whether a function with a hand-written derivative is called: its rule does not show in the jaxpr."""
-    for eqn in opened(jaxpr).eqns:
-        if eqn.primitive.name.startswith(("custom_jvp", "custom_vjp")):
-            return True
-        if any(custom_derivatives(j) for _, j in inner_jaxprs(eqn)):
-            return True
-    return False
+    return any(name.startswith(("custom_jvp", "custom_vjp")) for name in primitives(jaxpr))
 
 
 def callbacks(jaxpr: Any) -> list[str]:
     """The names of primitives that call back into Python."""
-    found = []
-    for eqn in opened(jaxpr).eqns:
-        if "callback" in eqn.primitive.name:
-            found.append(eqn.primitive.name)
-        for _, inner in inner_jaxprs(eqn):
-            found += callbacks(inner)
-    return found
+    return [name for name in primitives(jaxpr) if "callback" in name]
+
+
+def loops(jaxpr: Any) -> bool:
+    """Whether there is a loop: batched, it moves its whole state through memory at every step."""
+    return any(name in ("while", "scan") for name in primitives(jaxpr))
 
 
 def constants(jaxpr: Any) -> Iterator[Any]:

@@ -32,7 +32,10 @@ from engine.store import Layout, Variable
 MOST_SAMPLES = 2**32
 """A sample's index is folded into its PRNG key as one 32-bit word."""
 
-WIDEST_CHUNK = 65_536
+WIDEST_CHUNK = 262_144
+WIDEST_LOOP = 2048
+"""Samples of a chunk of a program with loops: all wait for the slowest, and their state should stay in the cache."""
+
 MANY_FILES = 10_000
 """Files of a store above which file systems and listings become slow."""
 SMALLEST_SHARE = 256
@@ -377,7 +380,8 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     bytes_each += 2 * sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.outvars)
     width = chunk or settings.execution.chunk
     if not isinstance(width, int):
-        width = choose_width(draft.design.samples, bytes_each, settings.execution.memory, workers)
+        widest = WIDEST_LOOP if jaxprs.loops(jaxpr) else WIDEST_CHUNK
+        width = choose_width(draft.design.samples, bytes_each, settings.execution.memory, workers, widest)
     unswept = tuple(name for name in labels if name not in swept)
     blocks = cut(draft.design.shape, width)
     warnings = (*draft.warnings, *warn_of_many_files(draft, blocks, variables))
@@ -462,11 +466,11 @@ def closed_bytes(jaxpr: Any) -> int:
     return sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.constvars)
 
 
-def choose_width(samples: int, bytes_each: int, memory: int, workers: int) -> int:
+def choose_width(samples: int, bytes_each: int, memory: int, workers: int, widest: int) -> int:
     """Samples of a chunk: what fits in memory, and enough chunks to keep the workers busy and a kill cheap."""
     fits = memory // (workers * max(1, bytes_each))
     share = max(SMALLEST_SHARE, -(-samples // (4 * workers)))
-    return max(1, min(fits, share, WIDEST_CHUNK))
+    return max(1, min(fits, share, widest))
 
 
 def stored_blocks(draft: Draft, blocks: Blocks) -> Blocks:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,7 @@ def versions() -> dict[str, str]:
     return found | {name: version_of(name) for name in LIBRARIES}
 
 
+@cache
 def version_of(distribution: str) -> str:
     """The installed version of a distribution, or `none`."""
     try:

@@ -5,7 +5,7 @@
 Rows
     overhead    the engine's run of a sweep, from plan to store, against a bare loop over the same compiled program and the
                 same chunks plus a bare Zarr write of the same arrays
-    scaling     ten times the samples against the same run
+    scaling     the run of ten times the samples, once compiled and its store made, against that of the first row
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,11 @@ def closed(omega, zeta, t):
 def main() -> None:
     """Measure every row and print the table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--quick", action="store_true", help="a tenth of the samples, one repeat")
+    options.add_argument("--quick", action="store_true", help="a tenth of the samples, two repeats: for correctness")
     options.add_argument("--json", metavar="FILE", help="write the figures there too")
     chosen = options.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    samples, repeats = (100_000, 1) if chosen.quick else (1_000_000, 5)
+    samples, repeats = (100_000, 2) if chosen.quick else (1_000_000, 7)
     rows = overhead(samples, repeats)
     print(f"{'work':44} {'ours':>10} {'peer':>10} {'ratio':>7}")
     for row in rows:
@@ -66,28 +65,32 @@ def main() -> None:
 
 
 def overhead(samples: int, repeats: int) -> list[dict[str, Any]]:
-    """The engine against a bare loop, and against itself with a tenth of the samples."""
+    """The engine against a bare loop, and against itself with ten times the samples."""
     folder = Path(tempfile.mkdtemp(prefix="engine-bench-"))
     try:
         (folder / "cheap.py").write_text(MODEL, encoding="utf-8")
-        ours, tenth, bare = [], [], []
+        whole, run, bare, tenfold = [], [], [], []
         for repeat in range(repeats + 1):  # the first warms caches and is left out
-            figures = (engine_run(folder, samples), engine_run(folder, samples // 10), bare_run(folder, samples))
-            if repeat or repeats == 1:
-                for found, figure in zip((ours, tenth, bare), figures, strict=True):
-                    found.append(figure)
-        full, small, loop = (statistics.median(figures) for figures in (ours, tenth, bare))
+            seconds, running = engine_run(folder, samples)
+            loop = bare_run(folder, samples)
+            if repeat:
+                whole.append(seconds)
+                run.append(running)
+                bare.append(loop)
+                if repeat <= 3:
+                    tenfold.append(engine_run(folder, 10 * samples)[1])
         return [
-            {
-                "work": f"{samples} cheap samples to a store: bare loop",
-                "ours": full,
-                "peer": loop,
-                "ratio": full / loop,
-            },
-            {"work": f"{samples} samples: {samples // 10} samples", "ours": full, "peer": small, "ratio": full / small},
+            row(f"{samples} cheap samples to a store: bare loop", whole, bare),
+            row(f"{10 * samples} samples: {samples} samples", tenfold, run),
         ]
     finally:
         shutil.rmtree(folder)
+
+
+def row(work: str, ours: list[float], peer: list[float]) -> dict[str, Any]:
+    """Medians and their ratio."""
+    a, b = statistics.median(ours), statistics.median(peer)
+    return {"work": work, "ours": a, "peer": b, "ratio": a / b}
 
 
 def planned(folder: Path, samples: int, store: Path) -> Any:
@@ -100,15 +103,8 @@ def planned(folder: Path, samples: int, store: Path) -> Any:
     return engine.load(config)
 
 
-def timed(function: Callable[[], object]) -> float:
-    """Wall seconds of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def engine_run(folder: Path, samples: int) -> float:
-    """Seconds that the engine takes from a compiled program to the finished store."""
+def engine_run(folder: Path, samples: int) -> tuple[float, float]:
+    """Seconds that the engine takes from a compiled program to the finished store, and those of them for the chunks."""
     from engine.execute import Runner, execute
     from engine.plan import attributes_of, make_layout
     from engine.program import Program
@@ -118,13 +114,13 @@ def engine_run(folder: Path, samples: int) -> float:
     plan = planned(folder, samples, folder / "ours.zarr")
     program = Program(plan)
     program.prepare()
-
-    def run() -> None:
-        store = create(plan.draft.store_path, make_layout(plan), attributes_of(plan))
-        store.write_once(program.once_values | coordinates(plan))
-        execute(Runner(plan, program, store, [], threading.Event()), list(store.blocks))
-
-    return timed(run)
+    start = time.perf_counter()
+    store = create(plan.draft.store_path, make_layout(plan), attributes_of(plan))
+    store.write_once(program.once_values | coordinates(plan))
+    begin = time.perf_counter()
+    execute(Runner(plan, program, store, [], threading.Event()), list(store.blocks))
+    end = time.perf_counter()
+    return end - start, end - begin
 
 
 def bare_run(folder: Path, samples: int) -> float:
@@ -137,27 +133,25 @@ def bare_run(folder: Path, samples: int) -> float:
     plan = planned(folder, samples, folder / "bare.zarr")
     program = Program(plan)
     program.prepare()
+    blocks, design = plan.blocks, plan.draft.design
 
-    def run() -> None:
-        blocks, design = plan.blocks, plan.draft.design
-        found = {name: np.empty(samples) for name in program.swept}
-        status = np.empty(samples, np.int8)
+    def chunk(number: int) -> None:
+        index = blocks.samples_of(number)
+        padded = np.concatenate([index, np.full(blocks.width - len(index), index[-1])])
+        outputs, codes = program(design.take(padded), padded.astype(np.uint32))
+        for name, array in outputs.items():
+            found[name][index] = array[: len(index)]
+        status[index] = codes[: len(index)]
 
-        def chunk(number: int) -> None:
-            index = blocks.samples_of(number)
-            padded = np.concatenate([index, np.full(blocks.width - len(index), index[-1])])
-            outputs, codes = program(design.take(padded), padded.astype(np.uint32))
-            for name, array in outputs.items():
-                found[name][index] = array[: len(index)]
-            status[index] = codes[: len(index)]
-
-        with ThreadPoolExecutor(plan.workers) as pool:
-            list(pool.map(chunk, blocks))
-        group = zarr.create_group(str(folder / "bare.zarr"))
-        for name, array in (found | {"status": status} | design.columns).items():
-            group.create_array(name, data=array, chunks=blocks.block)
-
-    return timed(run)
+    start = time.perf_counter()
+    found = {name: np.empty(samples) for name in program.swept}
+    status = np.empty(samples, np.int8)
+    with ThreadPoolExecutor(plan.workers) as pool:
+        list(pool.map(chunk, blocks))
+    group = zarr.create_group(str(folder / "bare.zarr"))
+    for name, array in (found | {"status": status} | design.columns).items():
+        group.create_array(name, data=array, chunks=blocks.block)
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":
