@@ -96,5 +96,12 @@ def open_store(path: str | Path) -> xarray.Dataset:
 
     Raises:
         StoreError: there is no store of the engine's there.
+
+    >>> import os, tempfile
+    >>> store = os.path.join(tempfile.mkdtemp(), "sir.zarr")
+    >>> _ = run("conf/sir.yaml", ["sweep.samples=4", f"store.path={store}"])
+    >>> ds = open_store(store)
+    >>> ds.status.attrs["flag_meanings"].split()[:2], ds.attrs["config"]["name"]
+    (['pending', 'ok'], 'sir')
     """
     return open_dataset(path)

@@ -29,6 +29,41 @@ examples:
 
 exit codes: 0 done; 2 something in the config or the model to mend; 3 done, but some samples failed; 130 interrupted; 1 a bug
 """
+EXAMPLES = {
+    "run": """\
+examples:
+  python -m engine run conf/oscillator.yaml
+  python -m engine run conf/oscillator.yaml execution.chunk=64 solver.rtol=1e-8     change a setting
+  python -m engine run conf/oscillator.yaml '+parameters.k=1' '~derivatives'        add one, take one out
+  python -m engine run conf/oscillator.yaml 'sweep.axes.zeta={geomspace: [1e-3, 0.5, 8]}'
+  python -m engine run conf/oscillator.yaml -m solver=tsit5,dopri8 seed=0,1         four runs, a store each
+
+An override's value is YAML-like: text with spaces or = needs quotes inside the shell's, 'name="a = b"'; a list is [1,2].
+""",
+    "plan": """\
+examples:
+  python -m engine plan conf/oscillator.yaml
+  python -m engine plan conf/oscillator.yaml execution.chunk=64 --json
+""",
+    "show": """\
+examples:
+  python -m engine show results/oscillator-15a3cfb6f568.zarr
+
+in Python: xarray.open_zarr(path), or engine.open_store(path)
+""",
+    "list": """\
+examples:
+  python -m engine list
+  python -m engine list solvers
+""",
+    "doctor": """\
+examples:
+  python -m engine doctor
+  python -m engine doctor --json
+""",
+}
+
+MISTAKE, INTERRUPTED = 2, 130
 GRACE = 8.0
 """Seconds that the chunks in flight get to finish after Ctrl-C."""
 
@@ -45,32 +80,37 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="command")
+
+    def command(name: str, help: str, function: Callable[[Any], int], **more: Any) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=help,
+            description=function.__doc__,
+            epilog=EXAMPLES[name],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **more,
+        )
+
     config = argparse.ArgumentParser(add_help=False)
     config.add_argument("config", metavar="CONFIG", help="a YAML file")
     config.add_argument("overrides", metavar="key=value", nargs="*", help="override a setting, in Hydra's grammar")
     config.add_argument(
         "--json", action="store_true", help="print one JSON object to standard output, and nothing else there"
     )
-    run = commands.add_parser(
-        "run", parents=[config], help="run a config, or go on where it was stopped", description=run_command.__doc__
-    )
+    run = command("run", "run a config, or go on where it was stopped", run_command, parents=[config])
     run.add_argument("--fresh", action="store_true", help="replace the store that is there")
     run.add_argument("--retry-failed", action="store_true", help="compute failed samples again")
     run.add_argument("-m", "--multirun", action="store_true", help="a run for each choice: solver=tsit5,dopri8")
-    commands.add_parser(
-        "plan", parents=[config], help="check and cost a config; run nothing", description=plan_command.__doc__
-    )
-    show = commands.add_parser("show", help="what a store holds", description=show_command.__doc__)
+    command("plan", "check and cost a config; run nothing", plan_command, parents=[config])
+    show = command("show", "what a store holds", show_command)
     show.add_argument("store", metavar="STORE", help="the path of a store")
     show.add_argument("--json", action="store_true", help="print one JSON object")
-    listing = commands.add_parser("list", help="what there is to choose from", description=list_command.__doc__)
+    listing = command("list", "what there is to choose from", list_command)
     listing.add_argument(
         "what", nargs="?", metavar="stages|solvers|optimizers|designs", help="one kind; all if left out"
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor = commands.add_parser(
-        "doctor", help="versions, devices, precision, caches", description=doctor_command.__doc__
-    )
+    doctor = command("doctor", "versions, devices, precision, caches", doctor_command)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     return top
 
@@ -86,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = report_problems(error, "--json" in arguments)
     except KeyboardInterrupt:
         print("interrupted: finished chunks are kept; the same command goes on", file=sys.stderr)
-        leave(130)
+        leave(INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -94,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = error.code if isinstance(error.code, int) else 2
     except Exception as error:
         code = report_bug(error, "--json" in arguments)
-    if threading.active_count() > 1 and code == 130:
+    if threading.active_count() > 1 and code == INTERRUPTED:
         leave(code)
     sys.exit(code)
 
@@ -151,12 +191,19 @@ def run_command(options: argparse.Namespace) -> int:
     from engine.config import expand_multirun
 
     if options.multirun:
-        runs = expand_multirun(options.overrides)
-        done = [run_once(options, overrides) for overrides in runs]
+        done: list[tuple[int, dict[str, Any]]] = []
+        for overrides in expand_multirun(options.overrides):
+            complain(f"run {len(done) + 1}: {' '.join(overrides)}")
+            try:
+                done.append(run_once(options, overrides))
+            except UserError as error:  # of this run; the others may be right
+                done.append((report_problems(error, False), {"status": "error", "problems": list(error.problems)}))
+            if done[-1][0] == INTERRUPTED:
+                break
         if options.json:
             print_json({"status": worst(done), "runs": [payload for _, payload in done]})
         codes = [code for code, _ in done]
-        return max(codes, key=lambda code: (code != 0, code))
+        return max(codes, key=lambda code: (code == INTERRUPTED, code == MISTAKE, code))
     code, payload = run_once(options, options.overrides)
     if options.json:
         print_json(payload)
@@ -233,7 +280,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self.stop.set()
         complain("\nstopping: chunks in flight are being finished; press Ctrl-C again to leave at once")
-        timer = threading.Timer(GRACE, leave, [130])
+        timer = threading.Timer(GRACE, leave, [INTERRUPTED])
         timer.daemon = True
         timer.start()
 
@@ -304,7 +351,7 @@ def report_problems(error: UserError, as_json: bool) -> int:
         print(f"error: {problem}", file=sys.stderr)
     if as_json:
         print_json({"status": "error", "problems": list(error.problems)})
-    return 2
+    return MISTAKE
 
 
 def report_bug(error: Exception, as_json: bool) -> int:

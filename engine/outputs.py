@@ -47,6 +47,24 @@ class Request:
     mode: str
 
 
+def resolve(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[tuple[Leaf, ...], tuple[Leaf, ...]]:
+    """The outputs and the coordinates.
+
+    Raises:
+        PipelineError: what is wrong with either, all at once.
+    """
+    found: list[tuple[Leaf, ...]] = []
+    problems: list[str] = []
+    for step in (resolve_outputs, resolve_coords):
+        try:
+            found.append(step(config, pipeline, shapes))
+        except PipelineError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise PipelineError(problems)
+    return found[0], found[1]
+
+
 def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
     """Every output, each of its leaves one variable.
 
@@ -136,8 +154,7 @@ def make_leaf(
     """One leaf with its dimensions: as asked, else as annotated, else `name_0`, `name_1`."""
     shape, prng = tuple(aval.shape), None
     if values.is_key(aval.dtype):
-        data = jax.eval_shape(jax.random.key_data, aval)
-        prng = str(aval.dtype).removeprefix("key<").rstrip(">")
+        data, prng = key_data_of(aval)
         shape, dtype = tuple(data.shape), np.dtype(data.dtype)
         attributes = {**attributes, "prng_impl": prng}
     else:
@@ -152,6 +169,17 @@ def make_leaf(
     if len(set(dims)) < len(dims):
         raise PipelineError(f"`{key}.dims` must not repeat a name, but is {dims}. Give each axis its own name.")
     return Leaf(name, reference, shape, dtype, tuple(dims), attributes, prng)
+
+
+def key_data_of(aval: Any) -> tuple[Any, str]:
+    """Shape and dtype of the data of a typed PRNG key, and the name of its implementation."""
+    names: list[str] = []
+
+    def data(key: jax.Array) -> jax.Array:
+        names.append(str(jax.random.key_impl(key)))
+        return jax.random.key_data(key)
+
+    return jax.eval_shape(data, aval), names[0]
 
 
 def annotated_dims(pipeline: Pipeline, reference: Reference, rank: int) -> list[str] | None:

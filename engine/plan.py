@@ -115,7 +115,16 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A draft that is checked, costed and cut into chunks: ready to run. Static."""
+    """A draft that is checked, costed and cut into chunks: ready to run. Static.
+
+    >>> import engine
+    >>> plan = engine.load("conf/oscillator.yaml", ["execution.chunk=64"])
+    >>> plan.formula
+    'jit ∘ vmap[64] ∘ value_and_jacfwd(energy; omega, zeta) ∘ (energy ∘ motion)'
+    >>> f = plan.function
+    >>> f({"omega": 1.0, "zeta": 0.0})["x"].shape
+    (201,)
+    """
 
     draft: Draft
     passes: tuple[transforms.Differentiation, ...]
@@ -228,8 +237,7 @@ def make_draft(config: Config) -> Draft:
         found = evaluate(
             pipeline, parameters, key, watch=lambda name, value: shapes.update({name: values.abstract(value)})
         )
-        resolved["outputs"] = outputs.resolve_outputs(config, pipeline, shapes)
-        resolved["coords"] = outputs.resolve_coords(config, pipeline, shapes)
+        resolved["outputs"], resolved["coords"] = outputs.resolve(config, pipeline, shapes)
         return transforms.outputs_of(found, (*resolved["outputs"], *resolved["coords"])), status_of(
             found, pipeline.names
         )
@@ -319,8 +327,21 @@ def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision
 def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[Any]]:
     """What tells the solves inside stages which adjoint `auto` is; the config's `adjoint` brings it."""
     node = config.settings.adjoint
-    built = build(node) if isinstance(node, dict) else None
-    return built if callable(built) else lambda _: nullcontext()
+    if node is None:
+        return lambda _: nullcontext()
+    try:
+        built = build(node)
+    except Exception as error:
+        raise PlanError(
+            f"`adjoint` must be a node that Hydra can build, but {node!r} raised {type(error).__name__}: "
+            f"{str(error).splitlines()[0].rstrip('.')}. Leave it out, for the engine's own."
+        ) from error
+    if not callable(built):
+        raise PlanError(
+            f"`adjoint` must be a context manager that takes a mode, but {node!r} gives {built!r}. "
+            "Leave it out, and write `solver: {adjoint: ...}` to choose the adjoint of a solver."
+        )
+    return built  # type: ignore[no-any-return]
 
 
 def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:

@@ -92,24 +92,20 @@ def describe_plan(plan: Plan) -> str:
 
 
 def graph_lines(plan: Plan) -> list[str]:
-    """One line for each stage: what it takes and what it returns."""
+    """Two lines for each stage: what it returns, and what it takes."""
     from engine.values import in_words
 
-    rows = []
-    for stage in plan.draft.pipeline.stages:
+    stages = plan.draft.pipeline.stages
+    width = max((len(stage.name) for stage in stages), default=0)
+    lines = []
+    for stage in stages:
         inputs = [f"{k}={describe_input(v)}" if str(v) != k else k for k, v in stage.inputs.items()]
-        inputs += [f"{k}={short(v)}" for k, v in stage.constants.items()]
+        inputs += [f"{k}={short(v, 32)}" for k, v in stage.constants.items()]
         inputs += ["key"] if stage.key_argument else []
-        once = " (once)" if stage.name in plan.hoisted else ""
-        rows.append(
-            (
-                stage.name + once,
-                f"{stage.target}({', '.join(inputs)})",
-                "->",
-                short(in_words(plan.draft.shapes[stage.name]), 70),
-            )
-        )
-    return ["  " + line for line in table(rows)]
+        once = "  (once for all samples)" if stage.name in plan.hoisted else ""
+        lines.append(f"  {stage.name:{width}}  {short(in_words(plan.draft.shapes[stage.name]), 80)}{once}")
+        lines.append(f"  {'':{width}}  = {stage.target}({short(', '.join(inputs), 90)})")
+    return lines
 
 
 def short(value: object, limit: int = 48) -> str:

@@ -152,7 +152,7 @@ def compute(
         wait_for(program.prepare)
         prepared = time.perf_counter() - start
         say(
-            f"compiled in {prepared:.1f} s; {len(numbers)} chunks of {plan.blocks.width} samples on {plan.workers} worker(s)"
+            f"compiled in {prepared:.1f} s; chunks of {plan.blocks.width} to run: {len(numbers)}, {plan.workers} at once"
         )
         store.write_once(program.once_values | coordinates(plan))
         runner = Runner(plan, program, store, observers, stop)

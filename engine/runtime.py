@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from engine import __version__
 from engine.errors import PlanError
 from engine.schema import Settings
 
@@ -35,6 +36,7 @@ def configure(settings: Settings) -> None:
     wide = settings.precision == "float64"
     os.environ["JAX_ENABLE_X64"] = str(wide).lower()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("EQX_ON_ERROR", "nan")  # a check inside a user's stage marks its sample, and stops no other
     import jax
 
     jax.config.update("jax_enable_x64", wide)
@@ -179,7 +181,7 @@ def cores() -> int:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that a result depends on."""
-    found = {"python": platform.python_version(), "diffsim-engine": version_of("diffsim-engine")}
+    found = {"python": platform.python_version(), "diffsim-engine": __version__}
     return found | {name: version_of(name) for name in LIBRARIES}
 
 

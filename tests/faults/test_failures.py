@@ -137,6 +137,13 @@ def test_multirun_makes_a_store_for_each_choice(lookup: Project) -> None:
     assert len(list((lookup.folder / "results").glob("*.zarr"))) == 4, "numbered by what is asked, not by a counter"
 
 
+def test_a_mistake_in_one_run_of_many_does_not_stop_the_others(lookup: Project) -> None:
+    answer = lookup.cli("run", "case.yaml", "-m", "seed=0,x,1", "sweep.axes.k=[0.0]", "--json")
+    assert answer.code == 2
+    assert [run["status"] for run in answer.json["runs"]] == ["complete", "error", "complete"]
+    assert "`seed` must be" in answer.err
+
+
 SLOW = """\
     import time
 

@@ -354,6 +354,7 @@ def test_a_random_axis_depends_on_the_seed_and_its_name_only(seed: int, order: l
 
 
 @given(st.sampled_from(SAMPLED), SEEDS, SEEDS)
+@example("random", 0, 2**32)
 @example("sobol", 0, 2**32)
 def test_a_seed_is_the_same_numbers_and_another_is_not(kind: str, seed: int, other: int) -> None:
     def numbers(seed: int) -> np.ndarray:
