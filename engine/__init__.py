@@ -3,7 +3,8 @@
 conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(parameters, key) -> outputs
     config, schema       pipeline                           lowering, values
      --transform--> program --plan--> Plan (checked, costed, chunked) --execute--> Dask tasks --> Zarr
-    transforms, outputs      plan, designs, chunks, jaxprs, bounds      program, execute, runs     store
+    transforms, outputs      plan, chunks, jaxprs, bounds               program, execute, runs     store, encoding
+sweep --> Design (points): designs of axes, distributions, tables
 
 >>> import engine
 >>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])

@@ -179,15 +179,16 @@ def composed(file: Path, overrides: list[str]) -> DictConfig:
         return compose(file.stem, overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(compose_problem(error, file)) from None
-    except AttributeError as error:  # a defaults list of the wrong shape
+    except (AttributeError, TypeError, ValueError) as error:  # a defaults list of the wrong shape
         raise ConfigError(
-            f"`defaults` must be a list of names and `group: option` pairs, but Hydra says: {error}"
+            "`defaults` must be a list of names and `group: option` pairs, such as [engine, {solver: tsit5}, _self_], "
+            f"but Hydra says: {str(error).splitlines()[0]}."
         ) from None
 
 
 def compose_problem(error: Exception, file: Path) -> str:
     """One message for an error of Hydra's while it composes."""
-    text = str(error)
+    text = str(error) or str(error.__cause__)
     if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         group, option = match.groups()
         options = re.findall(r"^\t(\S+)$", text, re.MULTILINE)
@@ -202,6 +203,9 @@ def compose_problem(error: Exception, file: Path) -> str:
             f"`{key}` must be given a value of the kind that the config has, but is given {value!r}. "
             f"Override a key inside it (`{key}.name=...`), or take it out and add it: '~{key}' '+{key}={value}'."
         )
+    if "Incompatible key type" in text:
+        key = next((part.split(":")[1].strip() for part in text.splitlines() if "full_key" in part), "")
+        return f"`{key or file.name}` must have names as keys, but has one that is null or no plain value. Write a name, in quotes."
     line = next((line for line in text.splitlines() if line.strip()), text)
     return f"`{file.name}` must compose, but Hydra says: {line.strip()}"
 
@@ -263,7 +267,7 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
     try:
         listing = cast("Any", loader).compute_defaults_list(file.stem, [search], RunMode.RUN)
         chosen = set(listing.overrides.known_choices)
-    except HydraException:
+    except Exception:  # composing will find the same mistake, and say it
         chosen = set()
     if wrong := [
         o
@@ -305,9 +309,8 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
         names = list(parent) if isinstance(parent, dict) else []
         anywhere = [key for key in flat_keys(plain) if key.rpartition(".")[2] == last]
         hint = nearest(last, names) or (f" Did you mean {anywhere[0]!r}?" if anywhere else "")
-        adding = (
-            "" if not where or where.split(".")[0] in {"execution", "sweep"} else f" To add it, write +{o.input_line}."
-        )
+        closed = not where or (where.split(".")[0] in CLOSED and where not in NAMED)
+        adding = "" if closed else f" To add it, write +{o.input_line}."
         problems.append(f"`{o.key_or_group}` must be a key of the config to be overridden, but is not.{hint}{adding}")
     return problems
 
@@ -321,6 +324,9 @@ def problem_overrides(values: list[Override], base: DictConfig) -> list[Override
         if o.type in {OverrideType.CHANGE, OverrideType.DEL} and find(plain, o.key_or_group.split(".")) is ABSENT
     ]
 
+
+CLOSED = ("execution", "sweep", "store", "scheduler")
+"""Sections to which no key can be added."""
 
 NAMED = ("sweep.axes", "outputs", "coords", "derivatives")
 """Mappings of the user's own names, whose order is the order in the store. On the command line, such a mapping or a

@@ -202,6 +202,12 @@ def missing(node: object, key: str = "") -> Iterable[str]:
             yield from missing(child, f"{key}.{i}")
 
 
+def plain_name(name: object) -> str:
+    """The nearest Python identifier."""
+    text = re.sub(r"[^0-9a-zA-Z_]", "_", str(name))
+    return text if re.match(r"[A-Za-z_]", text) else f"p{text}"
+
+
 def check_names(node: Mapping[str, Any]) -> Iterable[str]:
     """Stage and parameter names are the roots of dotted references: Python identifiers, and no two alike."""
     stages, parameters = (section if isinstance(section := node.get(k), dict) else {} for k in ("stages", "parameters"))
@@ -210,7 +216,7 @@ def check_names(node: Mapping[str, Any]) -> Iterable[str]:
             if not IDENTIFIER.match(str(name)):
                 yield (
                     f"`{section}.{name}` must be a plain name (letters, digits, _), but is {name!r}: a dot would read as "
-                    f"a reference into a value. Rename it to {re.sub(r'[^0-9a-zA-Z_]', '_', str(name))!r}."
+                    f"a reference into a value. Rename it to {plain_name(name)!r}."
                 )
     for name in stages:
         if name in parameters:
@@ -253,7 +259,8 @@ def check_numbers(key: str, value: object) -> Iterable[str]:
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"`{key}` must be finite, but is {value}. Write a finite nominal value."
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        yield f"`{key}` must fit 64 bits, but is {value}. Write it as a float: {float(value):.6g}."
+        shown = str(value) if abs(value) < 10**40 else f"an integer of {len(str(abs(value)))} digits"
+        yield f"`{key}` must fit 64 bits, but is {shown}. Write it as a float, such as 1.0e20."
 
 
 def shape_of(value: object) -> tuple[int, ...]:
