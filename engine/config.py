@@ -336,6 +336,8 @@ member of it replaces what the file has; elsewhere Hydra merges."""
 def applied(override: Override, base: DictConfig) -> list[str]:
     """The override as Hydra is to apply it."""
     line, key = override.input_line or "", override.key_or_group
+    if override.type is OverrideType.CHANGE and key == "sweep" and isinstance(value := override.value(), dict):
+        return ["~sweep.axes", f"++{line}"] if "axes" in value else [line]
     if override.type is not OverrideType.CHANGE or not (key in NAMED or key.rpartition(".")[0] in NAMED):
         return [line]
     if isinstance(override.value(), dict) or OmegaConf.is_config(OmegaConf.select(base, key)):

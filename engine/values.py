@@ -50,6 +50,8 @@ def take(value: Any, path: tuple[str, ...]) -> Any:
             raise PathError(part, names)
         if isinstance(value, Mapping):
             value = next(child for key, child in value.items() if str(key) == part)
+        elif isinstance(value, jax.ShapeDtypeStruct):
+            value = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
         elif (isinstance(value, list | tuple) and not hasattr(value, "_fields")) or is_array(value):
             value = value[int(part)]
         else:

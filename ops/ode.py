@@ -154,7 +154,8 @@ def solve(
     """Integrate `dy/dt = vector_field(t, y, args)` from `y(t0) = y0`.
 
     Args:
-        vector_field: of time (scalar), state and args; returns the state's structure.
+        vector_field: of time (scalar), state and args; returns the state's structure. For a state that is one array it may
+            return a list of numbers, as with SciPy.
         y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays.
         args: any pytree, handed to the vector field.
         t0: start time.
@@ -182,6 +183,7 @@ def solve(
     start = jnp.asarray(t0, time_dtype)
     times = None if ts is None else jnp.asarray(ts, time_dtype)
     end = jnp.asarray(t1, time_dtype) if times is None else times[-1]
+    vector_field = _stacking(vector_field)
     y0 = _promoted(vector_field, start, y0, args)
     _warn_of_precision(chosen, y0)
     found = diffrax.diffeqsolve(
@@ -260,6 +262,24 @@ def _as_arrays(tree: Any) -> Any:
         return jnp.asarray(node) if is_numbers(node) or isinstance(node, int | float | complex | np.generic) else node
 
     return jax.tree_util.tree_map(convert, tree, is_leaf=is_numbers)
+
+
+def _stacking(vector_field: VectorField) -> VectorField:
+    """The vector field with an array wherever the state has one and it returns a list."""
+
+    def stack(leaf: Any, rate: Any) -> Any:
+        return jnp.stack([stack(leaf, part) for part in rate]) if isinstance(rate, list | tuple) else rate
+
+    def field(t: Any, y: Any, args: Any) -> Any:
+        slope = vector_field(t, y, args)
+        if _structure(slope) == _structure(y):
+            return slope
+        try:
+            return jax.tree_util.tree_map(stack, y, slope)
+        except (TypeError, ValueError):  # another structure, which is told of by its own check
+            return slope
+
+    return field
 
 
 def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> Any:
