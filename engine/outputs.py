@@ -15,7 +15,7 @@ import numpy as np
 
 from engine import values
 from engine.config import Config
-from engine.errors import PipelineError, PlanError, listed, nearest
+from engine.errors import PipelineError, listed, nearest
 from engine.lowering import STATUS_FIELD, look_up
 from engine.pipeline import Pipeline, Reference
 
@@ -34,17 +34,6 @@ class Leaf:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     prng: str | None = None
     """The implementation of a typed PRNG key, whose data is stored."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A derivative of one leaf, to be stored for each of `wrt`. Static."""
-
-    name: str
-    of: Leaf
-    wrt: tuple[str, ...]
-    kind: str
-    mode: str
 
 
 def resolve(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[tuple[Leaf, ...], tuple[Leaf, ...]]:
@@ -222,49 +211,6 @@ def resolve_coords(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]
     if problems:
         raise PipelineError(problems)
     return tuple(found)
-
-
-def resolve_derivatives(
-    config: Config, outputs: tuple[Leaf, ...], pipeline: Pipeline, shapes: Mapping[str, Any]
-) -> tuple[Request, ...]:
-    """Every derivative asked for, checked against the shapes.
-
-    Raises:
-        PlanError: an unknown output or parameter, an output that is not scalar or not real, a kind that this version lacks.
-    """
-    requests: list[Request] = []
-    problems: list[str] = []
-    for name, node in config.settings.derivatives.items():
-        key = f"derivatives.{name}"
-        of = find_output(key, node.of, outputs, pipeline, shapes, problems)
-        names = list(shapes_of_parameters := config.settings.parameters)
-        for i, parameter in enumerate(node.wrt):
-            if parameter not in shapes_of_parameters:
-                problems.append(
-                    f"`{key}.wrt.{i}` must be a parameter, but {parameter!r} is none.{nearest(parameter, names)} "
-                    f"There are {listed(names)}."
-                )
-        if node.kind not in ("gradient", "jacobian"):
-            problems.append(f"`{key}.kind` must be 'gradient' or 'jacobian' in this version, but is {node.kind!r}.")
-        if node.order not in (None, 1) or node.direction is not None:
-            option = "order" if node.direction is None else "direction"
-            problems.append(f"`{key}.{option}` must be left out for a {node.kind} in this version. Remove it.")
-        if of is None:
-            continue
-        if node.kind == "gradient" and of.shape:
-            problems.append(
-                f"`{key}.of` must be a scalar for a gradient, but {node.of!r} ({of.reference}) has the shape {of.shape}. "
-                "Write kind: jacobian, or reduce the output to a scalar in a stage (jnp.sum, jnp.mean, its last entry)."
-            )
-        if of.dtype.kind != "f":
-            problems.append(
-                f"`{key}.of` must be a real floating-point output, but {node.of!r} ({of.reference}) is {of.dtype}. "
-                "A derivative of it means nothing; take a real output."
-            )
-        requests.append(Request(name, of, tuple(node.wrt), node.kind, node.mode))
-    if problems:
-        raise PlanError(problems)
-    return tuple(requests)
 
 
 def find_output(

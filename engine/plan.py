@@ -22,10 +22,18 @@ from engine import jaxprs, outputs, runtime, transforms, values
 from engine.bounds import out_of_range
 from engine.chunks import Blocks, cut
 from engine.config import Config, build, encode
+from engine.derivatives import (
+    Differentiation,
+    RefusedModeError,
+    Request,
+    choose_passes,
+    chosen_adjoints,
+    resolve_derivatives,
+)
 from engine.designs import Design, design
 from engine.errors import PipelineError, PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
-from engine.outputs import Leaf, Request
+from engine.outputs import Leaf
 from engine.pipeline import Pipeline, build_pipeline
 from engine.store import Layout, Variable
 
@@ -75,7 +83,7 @@ class Draft:
             table.update(np.ascontiguousarray(column).tobytes())
         fixed = {k: (str(v.dtype), v.tolist()) for k, v in self.nominal.items() if k not in self.design.columns}
         labels = [(leaf.name, str(leaf.reference), leaf.dims) for leaf in (*self.outputs, *self.coords)]
-        asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode) for r in self.requests]
+        asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode, r.order, repr(r.direction)) for r in self.requests]
         settings = self.config.settings
         parts = {
             "program": jaxprs.digest(self.jaxpr) + (self.sources if self.requests else ""),
@@ -127,7 +135,7 @@ class Plan:
     """
 
     draft: Draft
-    passes: tuple[transforms.Differentiation, ...]
+    passes: tuple[Differentiation, ...]
     hoisted: tuple[str, ...]
     """Stages that are computed once, because nothing that is swept or differentiated moves them."""
 
@@ -243,11 +251,11 @@ def make_draft(config: Config) -> Draft:
         )
 
     adjoint = adjoint_context(config)
-    with adjoint(transforms.ADJOINT["forward"]):
+    with adjoint("forward"):
         jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
         if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
             raise leak
-    requests = outputs.resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
+    requests = resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
     labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
     sweep = dict(zip(points.dims, points.shape, strict=True))
     outputs.check_labels(
@@ -358,20 +366,8 @@ def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
 
 
 def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
-    """The variables of the derivatives: the output's dimensions and then the parameter's."""
-    found = []
-    for request in requests:
-        for name in request.wrt:
-            shape = tuple(shapes[name].shape)
-            dims = (*request.of.dims, *(f"{name}_{i}" for i in range(len(shape))))
-            units = request.of.attributes.get("units")
-            text = f"derivative of {request.of.name} with respect to {name}"
-            attributes = {"long_name": text} | ({"units_of_output": units} if units else {})
-            label = f"{request.name}.{name}"
-            found.append(
-                Leaf(label, request.of.reference, (*request.of.shape, *shape), request.of.dtype, dims, attributes)
-            )
-    return tuple(found)
+    """The variables of the derivatives."""
+    return tuple(leaf for request in requests for leaf in request.leaves(shapes))
 
 
 def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
@@ -385,15 +381,8 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
         PlanError: a derivative cannot go through, or a coordinate depends on the sweep.
     """
     settings = draft.config.settings
-    shapes = {name: value.shape for name, value in draft.nominal.items()}
-    passes = transforms.choose_passes(draft.requests, shapes, transforms.chosen_adjoints(draft.pipeline))
-    wrt = {name for one in passes for name in one.wrt}
-    moved = draft.pipeline.downstream({*draft.design.columns, *wrt}, with_key=True)
-    hoisted = tuple(name for name in draft.pipeline.names if name not in moved) if draft.design.dims else ()
-    sample = transforms.Sample(
-        draft.pipeline, draft.outputs, draft.coords, passes, frozenset(hoisted), adjoint_context(draft.config)
-    )
-    jaxpr, labels = trace_sample(sample, draft)
+    sample, jaxpr, labels = differentiated(draft)
+    passes, hoisted = sample.passes, tuple(name for name in draft.pipeline.names if name in sample.hoisted)
     swept = swept_labels(jaxpr, labels, draft)
     variables = make_variables(draft, swept)
     workers = settings.scheduler.workers or (1 if settings.scheduler.kind == "synchronous" else runtime.cores())
@@ -409,6 +398,30 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     return Plan(draft, passes, hoisted, unswept, variables, blocks, workers, bytes_each, warnings, jaxpr, labels)
 
 
+def differentiated(draft: Draft) -> tuple[transforms.Sample, Any, tuple[str, ...]]:
+    """The function of one sample with its derivatives, its jaxpr, and its outputs' names; `auto` tries the other mode if one
+    is refused by a stage."""
+    shapes = {name: value.shape for name, value in draft.nominal.items()}
+    adjoints = chosen_adjoints(draft.pipeline)
+    avoid = None
+    while True:
+        passes = choose_passes(draft.requests, shapes, adjoints, avoid)
+        wrt = {name for one in passes for name in one.wrt}
+        moved = draft.pipeline.downstream({*draft.design.columns, *wrt}, with_key=True)
+        hoisted = (
+            frozenset(name for name in draft.pipeline.names if name not in moved) if draft.design.dims else frozenset()
+        )
+        sample = transforms.Sample(
+            draft.pipeline, draft.outputs, draft.coords, passes, hoisted, adjoint_context(draft.config)
+        )
+        try:
+            return sample, *trace_sample(sample, draft)
+        except RefusedModeError as error:
+            if error.asked or avoid is not None:
+                raise
+            avoid = error.mode
+
+
 def trace_sample(sample: transforms.Sample, draft: Draft) -> tuple[Any, tuple[str, ...]]:
     """The jaxpr of one sample with its derivatives, and the names of its outputs in order."""
     given = {name: draft.shapes[name] for name in sample.hoisted}
@@ -421,8 +434,7 @@ def trace_sample(sample: transforms.Sample, draft: Draft) -> tuple[Any, tuple[st
         return list(found.values()), status
 
     seed, index = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((), np.uint32)
-    with transforms.differentiable(sample.passes):
-        jaxpr = jax.make_jaxpr(flat)(given, fixed, swept, seed, index)
+    jaxpr = jax.make_jaxpr(flat)(given, fixed, swept, seed, index)
     return jaxpr, tuple(names)
 
 

@@ -54,7 +54,7 @@ class Program:
         adjoint = adjoint_context(plan.config)
         if plan.hoisted or plan.unswept:
             function = jax.jit(self.once) if jit else self.once
-            with adjoint(transforms.ADJOINT["forward"]), without_jit(not jit):
+            with adjoint("forward"), without_jit(not jit):
                 given, unswept = function(self.fixed, self.nominal, self.seed)
             self.given = given
             self.once_values = {name: np.asarray(value) for name, value in unswept.items()}

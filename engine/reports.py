@@ -44,7 +44,15 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
             for s in draft.pipeline.stages
         ],
         "transforms": plan.formula,
-        "derivatives": [{"stack": str(one), "mode": one.mode, "why": one.reason} for one in plan.passes],
+        "derivatives": [
+            {
+                "stack": str(one),
+                "mode": one.mode_in_words,
+                "adjoint": one.adjoint,
+                "why": one.reason,
+            }
+            for one in plan.passes
+        ],
         "hoisted": list(plan.hoisted),
         "samples": draft.design.samples,
         "sweep": dict(zip(draft.design.dims, draft.design.shape, strict=True)),
@@ -116,9 +124,7 @@ def short(value: object, limit: int = 48) -> str:
 
 def reasons(plan: Plan) -> list[str]:
     """Why each mode of differentiation was chosen, and the adjoint that goes with it."""
-    from engine.transforms import ADJOINT
-
-    return [f"  {one.mode} mode, adjoint {ADJOINT[one.mode]!r}: {one.reason}" for one in plan.passes]
+    return [f"  {one.mode_in_words} mode, adjoint {one.adjoint!r}: {one.reason}" for one in plan.passes]
 
 
 def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:

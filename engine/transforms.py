@@ -6,53 +6,20 @@ the reasons for each choice, all as data.
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from engine.errors import PlanError, StageError
+from engine.derivatives import Differentiation, differentiable
 from engine.lowering import evaluate, look_up, status_of
-from engine.outputs import Leaf, Request
+from engine.outputs import Leaf
 from engine.pipeline import Pipeline
 
-Mode = Literal["forward", "reverse"]
-FORWARD_LIMIT = 16
-"""Tangents up to which forward mode is taken: about the number at which a reverse pass with its recomputation costs the same."""
-
-ADJOINT = {"forward": "forward", "reverse": "checkpointed"}
-"""What `adjoint: auto` means to an ODE solve under each mode of differentiation."""
-
 NONFINITE = 3
-
-
-@dataclass(frozen=True, eq=False)
-class Differentiation:
-    """The derivatives of one mode, computed in one pass together with the values. Static."""
-
-    mode: Mode
-    requests: tuple[Request, ...]
-    reason: str
-
-    @property
-    def wrt(self) -> tuple[str, ...]:
-        """The parameters, each once."""
-        return tuple(dict.fromkeys(name for request in self.requests for name in request.wrt))
-
-    @property
-    def of(self) -> tuple[Leaf, ...]:
-        """The leaves, each once."""
-        return tuple({request.of.name: request.of for request in self.requests}.values())
-
-    def __str__(self) -> str:
-        scalar = all(request.kind == "gradient" for request in self.requests)
-        name = {"forward": "jacfwd", "reverse": "grad" if scalar else "jacrev"}[self.mode]
-        return f"value_and_{name}({', '.join(leaf.name for leaf in self.of)}; {', '.join(self.wrt)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +55,11 @@ class Sample:
         found: dict[str, jax.Array] = {}
         status: jax.Array | None = None
         for one in self.passes:
-            with self.adjoint(ADJOINT[one.mode]):
+            with self.adjoint(one.adjoint):
                 outputs, status, derivatives = self.differentiate(one, given, parameters, key)
             found = {**outputs, **found, **derivatives}
         if status is None:
-            with self.adjoint(ADJOINT["forward"]):
+            with self.adjoint("forward"):
                 found, status = self.outputs_and_status(given, parameters, key)
         return found, finite_or_failed(found, status)
 
@@ -106,10 +73,9 @@ class Sample:
             of = {leaf.name: look_up(leaf.reference, values, leaf.name) for leaf in one.of}
             return of, self.select(values)
 
-        moved = {name: parameters[name] for name in one.wrt}
-        jacobian = jax.jacfwd if one.mode == "forward" else jax.jacrev
-        found, (outputs, status) = jacobian(function, has_aux=True)(moved)
-        return outputs, status, {f"{r.name}.{p}": found[r.of.name][p] for r in one.requests for p in r.wrt}
+        with differentiable(one):
+            (outputs, status), derivatives = one(function, {name: parameters[name] for name in one.wrt})
+        return outputs, status, derivatives
 
     def outputs_and_status(
         self, given: Mapping[str, Any], parameters: Mapping[str, Any], key: jax.Array
@@ -140,93 +106,6 @@ def finite_or_failed(found: Mapping[str, jax.Array], status: jax.Array) -> jax.A
         if jnp.issubdtype(value.dtype, jnp.inexact):
             finite &= jnp.all(jnp.isfinite(value))
     return jnp.where(status != 0, status, jnp.where(finite, 1, NONFINITE)).astype(jnp.int8)
-
-
-def choose_passes(
-    requests: tuple[Request, ...], shapes: Mapping[str, tuple[int, ...]], adjoints: Mapping[str, str]
-) -> tuple[Differentiation, ...]:
-    """Group the derivatives by mode, choosing for `auto` by the number of inputs and outputs.
-
-    Args:
-        requests: what is asked.
-        shapes: of the parameters.
-        adjoints: stage -> the adjoint that its solver was given by hand, where it is not `auto`.
-
-    Raises:
-        PlanError: the mode asked for cannot go through the adjoint chosen by hand.
-    """
-    passes: dict[Mode, tuple[list[Request], str]] = {}
-    wrt = {name for request in requests for name in request.wrt}
-    inputs = sum(math.prod(shapes[name]) for name in wrt)
-    outputs = sum({request.of.name: math.prod(request.of.shape) for request in requests}.values())
-    fixed: dict[str, Mode] = {
-        stage: "forward" if a == "forward" else "reverse" for stage, a in adjoints.items() if a != "direct"
-    }
-    for request in requests:
-        mode, reason = mode_of(request, inputs, outputs, fixed)
-        for stage, only in fixed.items():
-            if mode != only:
-                raise PlanError(
-                    f"`derivatives.{request.name}.mode` must suit the adjoint of `stages.{stage}`, but {mode} mode cannot go "
-                    f"through adjoint {adjoints[stage]!r}. Write mode: {only}, or adjoint: auto."
-                )
-        passes.setdefault(mode, ([], reason))[0].append(request)
-    return tuple(Differentiation(mode, tuple(found), reason) for mode, (found, reason) in sorted(passes.items()))
-
-
-def mode_of(request: Request, inputs: int, outputs: int, fixed: Mapping[str, Mode]) -> tuple[Mode, str]:
-    """Forward or reverse, and why in words."""
-    if request.mode != "auto":
-        asked: Mode = "forward" if request.mode == "forward" else "reverse"
-        return asked, "as asked"
-    if fixed:
-        stage, mode = next(iter(fixed.items()))
-        return mode, f"the adjoint of stage {stage!r} allows no other"
-    counts = f"{inputs} input{'s' * (inputs != 1)}, {outputs} output{'s' * (outputs != 1)}"
-    if inputs <= max(FORWARD_LIMIT, outputs):
-        return "forward", f"{counts}: tangents carried in the same pass cost less than a reverse pass"
-    return "reverse", f"{counts}: one reverse pass for each output"
-
-
-def chosen_adjoints(pipeline: Pipeline) -> dict[str, str]:
-    """Stages whose solver names its adjoint by hand."""
-    found = {}
-    for stage in pipeline.stages:
-        for value in stage.constants.values():
-            adjoint = getattr(value, "adjoint", "auto")
-            if isinstance(adjoint, str) and adjoint != "auto":
-                found[stage.name] = adjoint
-    return found
-
-
-@contextlib.contextmanager
-def differentiable(passes: tuple[Differentiation, ...]) -> Iterator[None]:
-    """JAX's refusals of a mode, in words."""
-    try:
-        yield
-    except StageError as error:
-        raise refusal(error.__cause__ or error, passes) or error from None
-    except (TypeError, ValueError, NotImplementedError) as error:
-        if (found := refusal(error, passes)) is None:
-            raise
-        raise found from None
-
-
-def refusal(error: BaseException, passes: tuple[Differentiation, ...]) -> PlanError | None:
-    """The message for an error that JAX raises where a derivative cannot go through, or None."""
-    text = str(error)
-    key = f"`derivatives.{passes[0].requests[0].name}`" if passes else "`derivatives`"
-    if "forward-mode autodiff (jvp)" in text and "custom_vjp" in text:
-        return PlanError(
-            f"{key} must go through every stage, but forward mode meets a function that defines only a reverse derivative "
-            "(custom_vjp). Write mode: reverse."
-        )
-    if "Reverse-mode differentiation does not work for" in text:
-        return PlanError(
-            f"{key} must go through every stage, but reverse mode meets a loop of unknown length (while_loop or a fori_loop with "
-            "traced bounds). Write mode: forward, or use lax.scan or a fori_loop with fixed bounds in that stage."
-        )
-    return None
 
 
 def chunk_program(sample: Callable[..., Any]) -> Callable[..., Any]:

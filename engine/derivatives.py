@@ -1,0 +1,571 @@
+"""What is to be differentiated → which pass computes it, in which mode, through which adjoint, and why.
+
+In: the config's `derivatives` and the traced shapes. Out: `Differentiation`s, each of which turns `f` into values and derivatives from
+one evaluation of the pipeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from engine.config import Config
+from engine.errors import PlanError, StageError, listed, nearest
+from engine.outputs import Leaf, find_output
+from engine.pipeline import Pipeline
+
+Mode = Literal["forward", "reverse"]
+FORWARD_LIMIT = 16
+"""Tangents up to which forward mode is taken: about the number at which a reverse pass with its recomputation costs the same."""
+
+HESSIAN_LIMIT = 8
+"""Inputs up to which a Hessian is taken forward over forward: it carries their square in tangents."""
+
+FIRST = ("gradient", "jacobian")
+ALLOWED = {
+    "forward": {"forward"},
+    "checkpointed": {"reverse"},
+    "backsolve": {"reverse"},
+    "direct": {"forward", "reverse", "mixed"},
+}
+"""What can go through a solve with an adjoint chosen by hand."""
+
+Moved = dict[str, Any]
+Function = Callable[[Moved], tuple[dict[str, Any], Any]]
+"""Of the parameters that move: the leaves to be differentiated by name, and all else that one evaluation gives."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A derivative of one leaf with respect to parameters. Static."""
+
+    name: str
+    of: Leaf
+    wrt: tuple[str, ...]
+    kind: str
+    mode: str
+    order: int = 1
+    direction: Any = None
+    """jvp, hvp: parameter -> tangent; vjp: a cotangent of the output's shape."""
+
+    @property
+    def key(self) -> str:
+        """Where the config asks for it."""
+        return f"derivatives.{self.name}"
+
+    def leaves(self, shapes: Mapping[str, Any]) -> list[Leaf]:
+        """The variables that are stored: the output's dimensions and then those of each parameter."""
+        if self.kind == "jvp":
+            return [self.leaf(self.name, self.of.shape, self.of.dims, f"of {self.of.name} along a direction")]
+        found = []
+        for p in self.wrt:
+            shape, dims = dimensions(p, shapes)
+            if self.kind == "hessian":
+                for q in self.wrt:
+                    more, names = dimensions(q, shapes, taken=dims)
+                    text = f"second, of {self.of.name} with respect to {p} and {q}"
+                    found.append(
+                        self.leaf(
+                            f"{self.name}.{p}.{q}",
+                            (*self.of.shape, *shape, *more),
+                            (*self.of.dims, *dims, *names),
+                            text,
+                        )
+                    )
+            elif self.kind in ("vjp", "hvp"):
+                text = {"vjp": f"of {self.of.name}, weighted, with respect to {p}"}.get(
+                    self.kind, f"second, of {self.of.name} along a direction and with respect to {p}"
+                )
+                found.append(self.leaf(f"{self.name}.{p}", shape, dims, text))
+            else:
+                text = f"of {self.of.name} with respect to {p}" + (f", order {self.order}" if self.order > 1 else "")
+                found.append(self.leaf(f"{self.name}.{p}", (*self.of.shape, *shape), (*self.of.dims, *dims), text))
+        return found
+
+    def leaf(self, name: str, shape: tuple[int, ...], dims: tuple[str, ...], text: str) -> Leaf:
+        """One variable."""
+        units = self.of.attributes.get("units")
+        attributes = {"long_name": f"derivative {text}"} | ({"units_of_output": units} if units else {})
+        return Leaf(name, self.of.reference, shape, self.of.dtype, dims, attributes)
+
+
+def dimensions(
+    parameter: str, shapes: Mapping[str, Any], taken: Sequence[str] = ()
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Shape and dimension names of a parameter; a second time, with a mark of their own."""
+    shape = tuple(shapes[parameter].shape)
+    names = [f"{parameter}_{i}" for i in range(len(shape))]
+    return shape, tuple(f"{name}_" if name in taken else name for name in names)
+
+
+@dataclass(frozen=True, eq=False)
+class Differentiation:
+    """Derivatives that one pass computes, together with the values. Static."""
+
+    kind: str
+    """first | order | jvp | vjp | hessian | hvp."""
+
+    mode: Mode
+    """Of the inner derivative; the outer one of a second derivative is always forward."""
+
+    requests: tuple[Request, ...]
+    reason: str
+    served: tuple[Request, ...] = field(default=())
+    """First derivatives that a Hessian's pass has at hand."""
+
+    @property
+    def wrt(self) -> tuple[str, ...]:
+        """The parameters, each once."""
+        return tuple(dict.fromkeys(name for request in self.requests for name in request.wrt))
+
+    @property
+    def of(self) -> tuple[Leaf, ...]:
+        """The leaves, each once."""
+        return tuple({request.of.name: request.of for request in self.requests}.values())
+
+    @property
+    def needs(self) -> str:
+        """What must go through the stages: forward, reverse, or both mixed."""
+        return "mixed" if self.kind in ("hessian", "hvp") and self.mode == "reverse" else self.mode
+
+    @property
+    def adjoint(self) -> str:
+        """What `adjoint: auto` means to the ODE solves inside."""
+        return {"forward": "forward", "reverse": "checkpointed", "mixed": "direct"}[self.needs]
+
+    @property
+    def mode_in_words(self) -> str:
+        """`forward`, or `forward over reverse` for a second derivative."""
+        return f"forward over {self.mode}" if self.kind in ("hessian", "hvp", "order") else self.mode
+
+    def __str__(self) -> str:
+        first = {"forward": "jacfwd", "reverse": "jacrev"}[self.mode]
+        if self.mode == "reverse" and not any(leaf.shape for leaf in self.of):
+            first = "grad"
+        name = {
+            "first": f"value_and_{first}",
+            "order": f"value_and_jacfwd^{self.requests[0].order}",
+            "hessian": f"value_and_hessian[jacfwd∘{first}]",
+            "hvp": "value_and_hvp[jvp∘grad]" if self.mode == "reverse" else "value_and_hvp[jacfwd∘jvp]",
+        }.get(self.kind, self.kind)
+        return f"{name}({', '.join(leaf.name for leaf in self.of)}; {', '.join(self.wrt)})"
+
+    def __call__(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """What else the evaluation gives, and the derivatives by variable."""
+        return getattr(self, f"{self.kind}_derivatives")(function, moved)  # type: ignore[no-any-return]
+
+    def first_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """Gradients and Jacobians."""
+        found, rest = jacobian(self.mode)(function, has_aux=True)(moved)
+        return rest, {f"{r.name}.{p}": found[r.of.name][p] for r in self.requests for p in r.wrt}
+
+    def hessian_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """Second derivatives, and the first ones on the way."""
+        inner = jacobian(self.mode)(function, has_aux=True)
+
+        def gradient(moved: Moved) -> tuple[Any, Any]:
+            found, rest = inner(moved)
+            return found, (found, rest)
+
+        second, (first, rest) = jax.jacfwd(gradient, has_aux=True)(moved)
+        found = {f"{r.name}.{p}.{q}": second[r.of.name][p][q] for r in self.requests for p in r.wrt for q in r.wrt}
+        return rest, found | {f"{r.name}.{p}": first[r.of.name][p] for r in self.served for p in r.wrt}
+
+    def order_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """The n-th derivative along each parameter."""
+        (request,) = self.requests
+        found: dict[str, jax.Array] = {}
+        rest: Any = None
+        for p in request.wrt:
+
+            def along(value: Any, p: str = p) -> tuple[Any, Any]:
+                leaves, rest = function({**moved, p: value})
+                return leaves[request.of.name], rest
+
+            for _ in range(request.order):
+                along = jax.jacfwd(along, has_aux=True)
+            found[f"{request.name}.{p}"], rest = along(moved[p])
+        return rest, found
+
+    def jvp_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """The Jacobian times a direction."""
+        (request,) = self.requests
+        _, tangent, rest = jax.jvp(function, (moved,), (along(request, moved),), has_aux=True)
+        return rest, {request.name: tangent[request.of.name]}
+
+    def vjp_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """A direction times the Jacobian."""
+        (request,) = self.requests
+        leaves, pullback, rest = jax.vjp(function, moved, has_aux=True)
+        name = request.of.name
+        (found,) = pullback({name: jnp.asarray(request.direction, leaves[name].dtype)})
+        return rest, {f"{request.name}.{p}": found[p] for p in request.wrt}
+
+    def hvp_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
+        """The Hessian times a direction, without the Hessian."""
+        (request,) = self.requests
+        name, direction = request.of.name, along(request, moved)
+        if self.mode == "reverse":
+            gradient = jax.jacrev(function, has_aux=True)
+            _, found, rest = jax.jvp(gradient, (moved,), (direction,), has_aux=True)
+        else:
+
+            def slope(moved: Moved) -> tuple[Any, Any]:
+                _, tangent, rest = jax.jvp(function, (moved,), (direction,), has_aux=True)
+                return tangent, rest
+
+            found, rest = jax.jacfwd(slope, has_aux=True)(moved)
+        return rest, {f"{request.name}.{p}": found[name][p] for p in request.wrt}
+
+
+def jacobian(mode: Mode) -> Callable[..., Any]:
+    """JAX's Jacobian of a mode."""
+    return jax.jacfwd if mode == "forward" else jax.jacrev
+
+
+def along(request: Request, moved: Moved) -> Moved:
+    """The direction of a jvp or hvp as tangents."""
+    return {p: jnp.asarray(request.direction[p], jnp.result_type(moved[p])) for p in request.wrt}
+
+
+# ---- what is asked
+
+
+def resolve_derivatives(
+    config: Config, outputs: tuple[Leaf, ...], pipeline: Pipeline, shapes: Mapping[str, Any]
+) -> tuple[Request, ...]:
+    """Every derivative asked for, checked against the shapes.
+
+    Raises:
+        PlanError: an unknown output or parameter, an output that is not scalar or not real, a direction of another shape.
+    """
+    requests: list[Request] = []
+    problems: list[str] = []
+    for name, node in config.settings.derivatives.items():
+        key = f"derivatives.{name}"
+        of = find_output(key, node.of, outputs, pipeline, shapes, problems)
+        parameters = list(config.settings.parameters)
+        unknown = [
+            f"`{key}.wrt.{i}` must be a parameter, but {p!r} is none.{nearest(p, parameters)} There are {listed(parameters)}."
+            for i, p in enumerate(node.wrt)
+            if p not in parameters
+        ]
+        problems += unknown
+        if of is None or unknown:
+            continue
+        problems += output_problems(key, node, of)
+        direction, found = read_direction(key, node, of, shapes)
+        problems += found + order_problems(key, node, shapes)
+        requests.append(Request(name, of, tuple(node.wrt), node.kind, node.mode, node.order or 1, direction))
+    if problems:
+        raise PlanError(problems)
+    return tuple(requests)
+
+
+def output_problems(key: str, node: Any, of: Leaf) -> list[str]:
+    """What is wrong with the output of a derivative."""
+    problems = []
+    if node.kind in ("gradient", "hvp") and of.shape:
+        other = {"gradient": "jacobian", "hvp": "hessian"}[node.kind]
+        problems.append(
+            f"`{key}.of` must be a scalar for a {node.kind}, but {node.of!r} ({of.reference}) has the shape {of.shape}. "
+            f"Write kind: {other}, or reduce the output to a scalar in a stage (jnp.sum, jnp.mean, its last entry)."
+        )
+    if of.dtype.kind != "f":
+        problems.append(
+            f"`{key}.of` must be a real floating-point output, but {node.of!r} ({of.reference}) is {of.dtype}. "
+            "A derivative of it means nothing; take a real output."
+        )
+    return problems
+
+
+def order_problems(key: str, node: Any, shapes: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the order of a derivative."""
+    if node.order in (None, 1):
+        return []
+    if node.kind not in FIRST:
+        return [
+            f"`{key}.order` must be left out for a {node.kind}, but is {node.order}. It counts derivatives along each parameter of "
+            "a gradient or a jacobian."
+        ]
+    if node.mode == "reverse":
+        return [f"`{key}.mode` must be forward for order {node.order}, but is reverse. Leave mode out."]
+    return [
+        f"`{key}.wrt.{i}` must be a scalar parameter for order {node.order}, but {p!r} has the shape {tuple(shapes[p].shape)}. "
+        "Write kind: hessian for second derivatives of arrays."
+        for i, p in enumerate(node.wrt)
+        if shapes[p].shape
+    ]
+
+
+def read_direction(key: str, node: Any, of: Leaf, shapes: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The direction of a jvp, vjp or hvp as arrays, and what is wrong with it."""
+    asked = node.direction
+    if node.kind not in ("jvp", "vjp", "hvp"):
+        if asked is None:
+            return None, []
+        return None, [
+            f"`{key}.direction` must be left out for a {node.kind}, but is given. Write kind: jvp, vjp or hvp."
+        ]
+    if node.kind == "vjp":
+        example = "a number" if not of.shape else f"numbers of the shape {of.shape}"
+        if asked is None:
+            return None, [
+                f"`{key}.direction` must be given for a vjp, but is missing. Write {example}: the output's weights."
+            ]
+        return read_tangent(f"{key}.direction", asked, of.shape, f"the output {of.name!r}")
+    if asked is None:
+        example = ", ".join(f"{p}: 1.0" for p in node.wrt)
+        return None, [
+            f"`{key}.direction` must be given for a {node.kind}, but is missing. Write direction: {{{example}}}."
+        ]
+    if not isinstance(asked, Mapping):
+        if len(node.wrt) > 1:
+            example = ", ".join(f"{p}: 1.0" for p in node.wrt)
+            return None, [
+                f"`{key}.direction` must be a mapping from each parameter of wrt to its tangent, but is {asked!r}. "
+                f"Write {{{example}}}."
+            ]
+        asked = {node.wrt[0]: asked}
+    problems = [
+        f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
+        for p in asked
+        if p not in node.wrt
+    ]
+    found = {}
+    for p in node.wrt:
+        found[p], wrong = read_tangent(f"{key}.direction.{p}", asked.get(p, 0.0), tuple(shapes[p].shape), f"{p!r}")
+        problems += wrong
+    return found, problems
+
+
+def read_tangent(key: str, value: Any, shape: tuple[int, ...], what: str) -> tuple[Any, list[str]]:
+    """Finite numbers of a shape; a zero stands for zeros."""
+    try:
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return None, [f"`{key}` must be numbers of the shape {shape}, but is {value!r}. Write numbers."]
+    if not array.ndim and array == 0:
+        return np.zeros(shape), []
+    if array.shape != shape:
+        return None, [
+            f"`{key}` must have the shape of {what}, {shape}, but has {array.shape}. Write that many numbers."
+        ]
+    if not np.isfinite(array).all():
+        return None, [f"`{key}` must be finite, but is {value!r}. Write finite numbers."]
+    return array, []
+
+
+# ---- which pass computes it
+
+
+def choose_passes(
+    requests: tuple[Request, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    adjoints: Mapping[str, str],
+    avoid: Mode | None = None,
+) -> tuple[Differentiation, ...]:
+    """Group the derivatives into passes, choosing a mode for `auto` by the number of inputs and outputs.
+
+    Args:
+        requests: what is asked.
+        shapes: of the parameters.
+        adjoints: stage -> the adjoint that its solver was given by hand, where it is not `auto`.
+        avoid: a mode that a stage does not let through, found by trying; `auto` takes the other.
+
+    Raises:
+        PlanError: the mode asked for cannot go through the adjoint chosen by hand.
+    """
+    by_hand = {stage: adjoint for stage, adjoint in adjoints.items() if adjoint in ALLOWED}
+    passes: list[Differentiation] = []
+    for wrt in dict.fromkeys(r.wrt for r in requests if r.kind == "hessian"):
+        group = tuple(r for r in requests if r.kind == "hessian" and r.wrt == wrt)
+        for mode in ("forward", "reverse"):
+            chosen = [(r, reason) for r in group for m, reason in [second_mode(r, shapes, by_hand, avoid)] if m == mode]
+            if chosen:
+                passes.append(Differentiation("hessian", mode, tuple(r for r, _ in chosen), chosen[0][1]))
+    served: set[str] = set()
+    for i, one in enumerate(passes):
+        names = {leaf.name for leaf in one.of}
+        at_hand = tuple(
+            r
+            for r in requests
+            if r.kind in FIRST and r.order == 1 and r.mode == "auto" and r.of.name in names and set(r.wrt) <= set(one.wrt)
+            and r.name not in served
+        )  # fmt: skip
+        served |= {r.name for r in at_hand}
+        passes[i] = replace(one, served=at_hand)
+    first = [r for r in requests if r.kind in FIRST and r.order == 1 and r.name not in served]
+    inputs = sum(math.prod(shapes[name]) for name in {name for r in first for name in r.wrt})
+    outputs = sum({r.of.name: math.prod(r.of.shape) for r in first}.values())
+    grouped: dict[Mode, tuple[list[Request], str]] = {}
+    for request in first:
+        mode, reason = first_mode(request, inputs, outputs, by_hand, avoid)
+        grouped.setdefault(mode, ([], reason))[0].append(request)
+    passes += [Differentiation("first", mode, tuple(found), why) for mode, (found, why) in sorted(grouped.items())]
+    for request in requests:
+        if request.kind in FIRST and request.order > 1:
+            passes.append(
+                Differentiation("order", "forward", (request,), f"{request.order} nested tangents for each parameter")
+            )
+        elif request.kind in ("jvp", "vjp"):
+            passes.append(product(request))
+        elif request.kind == "hvp":
+            mode, reason = second_mode(request, shapes, by_hand, avoid)
+            passes.append(Differentiation("hvp", mode, (request,), reason))
+    check_adjoints(passes, by_hand)
+    return tuple(passes)
+
+
+def product(request: Request) -> Differentiation:
+    """A jvp is forward, a vjp reverse; neither has a choice.
+
+    Raises:
+        PlanError: the other mode is asked for.
+    """
+    mode: Mode = "forward" if request.kind == "jvp" else "reverse"
+    if request.mode not in ("auto", mode):
+        raise PlanError(
+            f"`{request.key}.mode` must be {mode} for a {request.kind}, but is {request.mode}. Leave mode out."
+        )
+    one = {"jvp": "one tangent, matrix-free", "vjp": "one reverse pass, matrix-free"}
+    return Differentiation(request.kind, mode, (request,), one[request.kind])
+
+
+def first_mode(
+    request: Request, inputs: int, outputs: int, by_hand: Mapping[str, str], avoid: Mode | None
+) -> tuple[Mode, str]:
+    """The mode of a first derivative, and why in words."""
+    if request.mode != "auto":
+        return mode_asked(request), "as asked"
+    for stage, adjoint in by_hand.items():
+        if adjoint != "direct":
+            mode: Mode = "forward" if adjoint == "forward" else "reverse"
+            return mode, f"the adjoint of stage {stage!r} allows no other"
+    if avoid is not None:
+        return other(avoid), f"a stage lets no {avoid} mode through"
+    counts = f"{inputs} input{'s' * (inputs != 1)}, {outputs} output{'s' * (outputs != 1)}"
+    if inputs <= max(FORWARD_LIMIT, outputs):
+        return "forward", f"{counts}: tangents carried in the same pass cost less than a reverse pass"
+    return "reverse", f"{counts}: one reverse pass for each output"
+
+
+def second_mode(
+    request: Request, shapes: Mapping[str, tuple[int, ...]], by_hand: Mapping[str, str], avoid: Mode | None
+) -> tuple[Mode, str]:
+    """The inner mode of a second derivative, and why in words."""
+    if request.mode != "auto":
+        return mode_asked(request), "as asked"
+    for stage, adjoint in by_hand.items():
+        if adjoint == "forward":
+            return "forward", f"the adjoint of stage {stage!r} allows no other"
+    if avoid is not None:
+        return other(avoid), f"a stage lets no {avoid} mode through"
+    inputs = sum(math.prod(shapes[name]) for name in request.wrt)
+    limit = HESSIAN_LIMIT if request.kind == "hessian" else FORWARD_LIMIT
+    counts = f"{inputs} input{'s' * (inputs != 1)}"
+    if inputs <= limit:
+        return "forward", f"{counts}: tangents of tangents cost less than a reverse pass"
+    return "reverse", f"{counts}: tangents of one reverse pass"
+
+
+def mode_asked(request: Request) -> Mode:
+    """The mode that the config names."""
+    return "forward" if request.mode == "forward" else "reverse"
+
+
+def other(mode: Mode) -> Mode:
+    """Reverse for forward, forward for reverse."""
+    return "reverse" if mode == "forward" else "forward"
+
+
+def check_adjoints(passes: Sequence[Differentiation], by_hand: Mapping[str, str]) -> None:
+    """Every pass must go through the adjoints chosen by hand.
+
+    Raises:
+        PlanError: with what does not.
+    """
+    problems = []
+    for one in passes:
+        for stage, adjoint in by_hand.items():
+            if one.needs in ALLOWED[adjoint]:
+                continue
+            what = (
+                "a second derivative"
+                if one.needs == "mixed" or one.mode_in_words.count(" over ")
+                else f"{one.mode} mode"
+            )
+            remedy = "adjoint: auto" if what == "a second derivative" else (
+                f"mode: {next(iter(ALLOWED[adjoint]))}, or adjoint: auto"
+            )  # fmt: skip
+            problems.append(
+                f"`{one.requests[0].key}.mode` must suit the adjoint of `stages.{stage}`, but {what} cannot go through adjoint "
+                f"{adjoint!r}. Write {remedy}."
+            )
+    if problems:
+        raise PlanError(problems)
+
+
+def chosen_adjoints(pipeline: Pipeline) -> dict[str, str]:
+    """Stages whose solver names its adjoint by hand."""
+    found = {}
+    for stage in pipeline.stages:
+        for value in stage.constants.values():
+            adjoint = getattr(value, "adjoint", "auto")
+            if isinstance(adjoint, str) and adjoint != "auto":
+                found[stage.name] = adjoint
+    return found
+
+
+class RefusedModeError(PlanError):
+    """A stage does not let a mode of differentiation through."""
+
+    def __init__(self, problems: str | Sequence[str], mode: Mode = "forward", asked: bool = True) -> None:
+        super().__init__(problems)
+        self.mode = mode
+        self.asked = asked
+
+
+@contextlib.contextmanager
+def differentiable(one: Differentiation) -> Iterator[None]:
+    """JAX's refusals of a mode, in words.
+
+    Raises:
+        RefusedModeError: with the mode that does not go through.
+    """
+    try:
+        yield
+    except StageError as error:
+        raise refusal(error.__cause__ or error, one) or error from None
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if (found := refusal(error, one)) is None:
+            raise
+        raise found from None
+
+
+def refusal(error: BaseException, one: Differentiation) -> RefusedModeError | None:
+    """The error for what JAX raises where a derivative cannot go through, or None."""
+    text, request = str(error), one.requests[0]
+    asked = request.mode != "auto" or request.kind in ("jvp", "vjp")
+    if "forward-mode autodiff (jvp)" in text and "custom_vjp" in text:
+        return RefusedModeError(
+            f"`{request.key}` must go through every stage, but forward mode meets a function that defines only a reverse "
+            "derivative (custom_vjp). Write mode: reverse.",
+            "forward",
+            asked,
+        )
+    if "Reverse-mode differentiation does not work for" in text:
+        return RefusedModeError(
+            f"`{request.key}` must go through every stage, but reverse mode meets a loop of unknown length (while_loop or a "
+            "fori_loop with traced bounds). Write mode: forward, or use lax.scan or a fori_loop with fixed bounds in that stage.",
+            "reverse",
+            asked,
+        )
+    return None
