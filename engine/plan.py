@@ -251,7 +251,7 @@ def make_draft(config: Config) -> Draft:
         )
 
     adjoint = adjoint_context(config)
-    with adjoint("forward"):
+    with adjoint("none"):
         jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
         if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
             raise leak

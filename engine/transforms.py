@@ -59,7 +59,7 @@ class Sample:
                 outputs, status, derivatives = self.differentiate(one, given, parameters, key)
             found = {**outputs, **found, **derivatives}
         if status is None:
-            with self.adjoint("forward"):
+            with self.adjoint("none"):
                 found, status = self.outputs_and_status(given, parameters, key)
         return found, finite_or_failed(found, status)
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix
 
-from ops.adjoints import ADJOINTS, current_adjoint
+from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 
 VectorField = Callable[[Any, Any, Any], Any]
@@ -43,6 +43,9 @@ METHODS: dict[str, type[diffrax.AbstractSolver[Any]]] = {
 }
 """The methods by name: explicit Runge-Kutta pairs, then the implicit ones for stiff problems."""
 
+EVENT_STEPS = 100
+"""With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
+
 OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 """Codes of `Solution.status`."""
 
@@ -50,7 +53,7 @@ OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 class Solution(NamedTuple):
     """What `solve` returns; a pytree.
 
-    `t` is the array of times asked for, or the end time; `y` has a leading time axis with `ts`, else is the final state;
+    `t` is the array of times asked for, or the time of the state `y`; `y` has a leading time axis with `ts`, else is the final state;
     `status` (int32) is 0, or 2 out of steps, 3 not finite, 4 failed otherwise; `steps` (int32) counts accepted and rejected steps;
     `event_time` is when the event stopped the solve, NaN if it did not, None if there is no event.
     """
@@ -163,7 +166,8 @@ def solve(
         ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis.
         solver: a `Solver`, the name of a method, or a diffrax solver.
         jumps: times at which the vector field is discontinuous: no step crosses them.
-        event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by Newton's method.
+        event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
+            sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
         settings: fields of `Solver`, which win over those in `solver`.
 
     Returns:
@@ -186,32 +190,127 @@ def solve(
     vector_field = _stacking(vector_field)
     y0 = _promoted(vector_field, start, y0, args)
     _warn_of_precision(chosen, y0)
+    sound = _sound(y0, args, start, end if times is None else times)
+    last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
+    state, field, of_state = _with_probe(vector_field, start, y0, args, chosen) if is_differentiated() else (
+        y0, vector_field, lambda state: state
+    )  # fmt: skip
+    final = diffrax.SubSaveAt(t1=True, fn=lambda t, state, args: of_state(state))
+    saved = [final]
+    if times is not None:
+        asked = jnp.where(sound, times, start)
+        saved.append(diffrax.SubSaveAt(ts=asked, fn=lambda t, state, args: of_state(state)))
     found = diffrax.diffeqsolve(
-        diffrax.ODETerm(vector_field),
+        diffrax.ODETerm(field),
         chosen.scheme,
         start,
-        end,
+        last,
         _first_step(chosen, start, end),
-        y0,
+        state,
         args,
-        saveat=diffrax.SaveAt(t1=True) if times is None else diffrax.SaveAt(ts=times),
-        stepsize_controller=_controller(chosen, jumps, time_dtype),
+        saveat=diffrax.SaveAt(subs=saved),
+        stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start),
         adjoint=_adjoint(chosen),
-        event=None if event is None else _event(event, chosen),
+        event=None if event is None else _event(event, chosen, of_state),
         max_steps=chosen.max_steps,
         throw=False,
     )
-    y = found.ys if times is not None else jax.tree_util.tree_map(lambda leaf: leaf[0], found.ys)
     stopped = found.result == diffrax.RESULTS.event_occurred
-    if times is not None and event is not None:  # times after the event hold no state
-        y = _where(jnp.isfinite(found.ts), y, jnp.nan)
-    status = _status(found.result, y, found.ts if event is not None and times is not None else None)
-    event_time = None
-    if event is not None:
-        last = found.ts[0] if times is None else jnp.max(jnp.where(jnp.isfinite(found.ts), found.ts, -jnp.inf))
-        event_time = jnp.where(stopped & (status == OK), last, jnp.nan)
+    stop = found.ts[0][0]
+    if times is None:
+        y = jax.tree_util.tree_map(lambda leaf: leaf[0], found.ys[0])
+        y = _moved_by_its_ends(vector_field, y, start, end, args)
+        reached = None
+    else:
+        y, reached = found.ys[1], found.ts[1] if event is not None else None
+        if reached is not None:  # times after the event hold no state
+            y = _where(jnp.isfinite(reached), y, jnp.nan)
+    status = jnp.where(sound, _status(found.result, y, reached), NONFINITE)
+    fine = status == OK
+    event_time = None if event is None else jnp.where(stopped & fine, stop, jnp.nan)
     steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
-    return Solution(end if times is None else times, _where(status == OK, y, jnp.nan), status, steps, event_time)
+    at = end if event is None else jnp.where(stopped & fine, stop, end)
+    return Solution(at if times is None else times, _where(fine, y, jnp.nan), status, steps, event_time)
+
+
+def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:
+    """Whether a solve can begin: a finite state and finite times, and no NaN among the arguments."""
+    good = jnp.isfinite(start) & jnp.all(jnp.isfinite(ends))
+    for leaf in jax.tree_util.tree_leaves(y0):
+        good &= jnp.all(jnp.isfinite(leaf))
+    for leaf in jax.tree_util.tree_leaves(args):
+        if isinstance(leaf, jax.Array | np.ndarray | float) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            good &= ~jnp.any(jnp.isnan(jnp.asarray(leaf)))
+    return good
+
+
+def _moved_by_its_ends(vector_field: VectorField, y: Any, start: jax.Array, end: jax.Array, args: Any) -> Any:
+    """The state after an empty interval, which moves with its ends though no step is taken: dy/dt1 = f, dy/dt0 = -f."""
+    empty = start == end
+    slope = vector_field(start, y, args)
+
+    def shift(leaf: Any, rate: Any) -> Any:
+        return leaf + jnp.where(empty, rate, 0) * (end - start).astype(leaf.real.dtype)
+
+    return jax.tree_util.tree_map(shift, y, slope)
+
+
+def _with_probe(
+    vector_field: VectorField, start: jax.Array, y0: Any, args: Any, solver: Solver
+) -> tuple[Any, VectorField, Callable[[Any], Any]]:
+    """The state beside a tangent along a generic direction, integrated under the same error control.
+
+    The step size follows the error of the state alone, so that a state at rest, or below `atol`, lets steps grow until its
+    derivatives are wrong by orders of magnitude. The tangent w (w' = J w + (df/dp) v) makes the steps resolve them; it feeds
+    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction.
+
+    Returns:
+        The initial state, its vector field, and what takes the state out again.
+    """
+    field, held = jax.closure_convert(vector_field, start, y0, args)
+    ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
+    signs = np.random.default_rng(0)
+
+    def direction(leaf: Any) -> Any:
+        size = jnp.abs(jax.lax.stop_gradient(leaf))
+        largest = jnp.max(size, initial=0.0)
+        size = jnp.where(size > 0, size, jnp.where(largest > 0, largest, 1.0))
+        return (ratio * size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(
+            leaf.dtype
+        )
+
+    def tangent(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array | np.ndarray | float):
+            return None
+        leaf = jnp.asarray(leaf)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return direction(leaf)
+        return np.zeros(leaf.shape, jax.dtypes.float0)
+
+    leaves, structure = jax.tree_util.tree_flatten((args, held))
+    along = [tangent(leaf) for leaf in leaves]
+    moving = [i for i, v in enumerate(along) if v is not None]
+
+    def slope(t: Any, y: Any, values: list[Any]) -> Any:
+        every = list(leaves)
+        for i, value in zip(moving, values, strict=True):
+            every[i] = value
+        inner, closed = jax.tree_util.tree_unflatten(structure, every)
+        return field(t, y, inner, *closed)
+
+    def augmented(t: Any, state: Any, _: Any) -> Any:
+        y, w = state
+        still = jax.lax.stop_gradient((y, [jnp.asarray(leaves[i]) for i in moving]))
+        directions = [along[i] for i in moving]
+        _, dw = jax.jvp(lambda y, values: slope(jax.lax.stop_gradient(t), y, values), still, (w, directions))
+        return vector_field(t, y, args), jax.lax.stop_gradient(dw)
+
+    w0 = jax.tree_util.tree_map(direction, y0)
+    try:
+        jax.eval_shape(augmented, start, (y0, w0), None)
+    except (TypeError, NotImplementedError, ValueError):  # no forward derivative: a custom_vjp, a callback
+        return y0, vector_field, lambda state: state
+    return (y0, w0), augmented, lambda state: state[0]
 
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
@@ -231,6 +330,16 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
         raise ValueError(
             "`t1` or `ts` must be given, one of them, but " + ("neither is." if t1 is None else "both are.")
         )
+    for name, time in (("t0", t0), ("t1", t1)):
+        if isinstance(time, int | float) and not math.isfinite(time):
+            raise ValueError(f"`{name}` must be a finite time, but is {time}. Write a number.")
+    if isinstance(t0, int | float) and isinstance(t1, int | float) and t0 != t1:
+        dtype = np.dtype(jnp.result_type(float)).type
+        if dtype(t0) == dtype(t1):
+            raise ValueError(
+                f"`t1` must differ from t0 in {dtype.__name__}, but {t0!r} and {t1!r} are one number there. Use float64, or count "
+                "time from a later origin."
+            )
     if ts is None or isinstance(ts, jax.core.Tracer):
         return
     values = np.asarray(ts, float)
@@ -347,8 +456,8 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
 
-def _controller(solver: Solver, jumps: Any, dtype: Any) -> Any:
-    """Fixed or adaptive steps; adaptive ones stop at the jumps."""
+def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any) -> Any:
+    """Fixed or adaptive steps; adaptive ones stop at the jumps, and are short in an interval watched for an event."""
     count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
     if solver.step is not None:
         if count:
@@ -356,7 +465,8 @@ def _controller(solver: Solver, jumps: Any, dtype: Any) -> Any:
                 "`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step."
             )
         return diffrax.ConstantStepSize()
-    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol)
+    longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
+    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest)
     if not count:
         return pid
     times = (
@@ -385,22 +495,21 @@ def _adjoint(solver: Solver) -> Any:
     return kinds[name]()
 
 
-def _event(event: Callable[[Any, Any, Any], Any], solver: Solver) -> Any:
-    """A diffrax event whose time is found as the root of `event`."""
+def _event(event: Callable[[Any, Any, Any], Any], solver: Solver, of_state: Callable[[Any], Any]) -> Any:
+    """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes."""
     parameters = inspect.signature(event).parameters
     if len(parameters) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         raise ValueError(f"`event` must take (t, y, args), but takes ({', '.join(parameters)}).")
 
     def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
-        value = jnp.asarray(event(t, y, args))
+        value = jnp.asarray(event(t, of_state(y), args))
         if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(
                 f"`event` must return a real scalar that crosses zero, but returned {value.dtype}{list(value.shape)}."
             )
         return value
 
-    tolerance = min(solver.rtol, 1e-8)
-    return diffrax.Event(condition, optimistix.Newton(rtol=tolerance, atol=min(solver.atol, 1e-10)))
+    return diffrax.Event(condition, optimistix.Bisection(rtol=min(solver.rtol, 1e-10), atol=1e-14))
 
 
 def _status(result: Any, y: Any, saved: Any) -> jax.Array:
