@@ -5,14 +5,11 @@ In: a closed jaxpr. Out: plain answers. Knows nothing of stages.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend import core as jex
 
 CALLS = (
@@ -26,7 +23,6 @@ CALLS = (
     "custom_vjp_call",
     "custom_vmap_call",
 )
-ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def inner_jaxprs(eqn: Any) -> Iterator[tuple[str, Any]]:
@@ -121,11 +117,6 @@ def primitives(jaxpr: Any) -> Iterator[str]:
             yield from primitives(inner)
 
 
-def custom_derivatives(jaxpr: Any) -> bool:
-    """Whether a function with a hand-written derivative is called: its rule does not show in the jaxpr."""
-    return any(name.startswith(("custom_jvp", "custom_vjp")) for name in primitives(jaxpr))
-
-
 def callbacks(jaxpr: Any) -> list[str]:
     """The names of primitives that call back into Python."""
     return [name for name in primitives(jaxpr) if "callback" in name]
@@ -142,58 +133,3 @@ def constants(jaxpr: Any) -> Iterator[Any]:
     for eqn in opened(jaxpr).eqns:
         for _, inner in inner_jaxprs(eqn):
             yield from constants(inner)
-
-
-def digest(jaxpr: Any) -> str:
-    """A hash of what a program computes: equal for equal programs in any process, different for different ones."""
-    hasher = hashlib.sha256()
-    write(jaxpr, lambda text: hasher.update(text.encode() + b"\0"), hasher.update)
-    return hasher.hexdigest()
-
-
-def write(jaxpr: Any, say: Callable[[str], None], say_bytes: Callable[[bytes], None]) -> None:
-    """Describe a jaxpr with its variables numbered in order, and its constants in full."""
-    for constant in getattr(jaxpr, "consts", ()):
-        describe(constant, say, say_bytes)
-    jaxpr = opened(jaxpr)
-    numbers: dict[Any, int] = {}
-
-    def name(atom: Any) -> str:
-        if is_literal(atom):
-            describe(atom.val, say, say_bytes)
-            return f"{atom.aval}"
-        return f"{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
-
-    say("in " + " ".join(name(v) for v in (*jaxpr.constvars, *jaxpr.invars)))
-    for eqn in jaxpr.eqns:
-        say(eqn.primitive.name + " " + " ".join(name(v) for v in eqn.invars))
-        for key, value in sorted(eqn.params.items()):
-            say(key)
-            describe(value, say, say_bytes)
-        say("-> " + " ".join(name(v) for v in eqn.outvars))
-    say("out " + " ".join(name(v) for v in jaxpr.outvars))
-
-
-def describe(value: Any, say: Callable[[str], None], say_bytes: Callable[[bytes], None]) -> None:
-    """Describe a parameter or a constant of an equation, without anything that differs between processes."""
-    if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
-        write(value, say, say_bytes)
-    elif isinstance(value, tuple | list):
-        say(f"({len(value)}")
-        for item in value:
-            describe(item, say, say_bytes)
-    elif isinstance(value, dict):
-        for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
-            say(str(key))
-            describe(item, say, say_bytes)
-    elif isinstance(
-        value, jax.core.Tracer
-    ):  # left by an inner trace inside a closed jaxpr; its own equation is described
-        say(f"tracer {value.aval}")
-    elif isinstance(value, np.ndarray | np.generic) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
-        say(f"{value.dtype}{value.shape}")
-        say_bytes(np.ascontiguousarray(np.asarray(value)).tobytes())
-    elif callable(value):
-        say(f"function {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}")
-    else:
-        say(ADDRESS.sub("0x", repr(value)))

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from engine import jaxprs, outputs, runtime, transforms, values
+from engine import fingerprint, jaxprs, outputs, runtime, transforms, values
 from engine.bounds import out_of_range
 from engine.chunks import Blocks, cut
 from engine.config import Config, build, encode
@@ -86,7 +85,9 @@ class Draft:
         asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode, r.order, repr(r.direction)) for r in self.requests]
         settings = self.config.settings
         parts = {
-            "program": jaxprs.digest(self.jaxpr) + (self.sources if self.requests else ""),
+            "program": fingerprint.digest(
+                self.jaxpr, [stage.function for stage in self.pipeline.stages], self.config.folder
+            ),
             "parameters": repr(fixed),
             "sweep": repr((self.design.dims, self.design.shape, self.design.replicates, table.hexdigest())),
             "outputs": repr(labels),
@@ -96,18 +97,6 @@ class Draft:
             "scheme": repr(SCHEME),
         }
         return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
-
-    @cached_property
-    def sources(self) -> str:
-        """A digest of the users' modules, where a hand-written derivative hides from the jaxpr."""
-        import sys
-
-        if not jaxprs.custom_derivatives(self.jaxpr):
-            return ""
-        files = sorted(
-            {str(m.__file__) for m in list(sys.modules.values()) if hasattr(m, "__engine_stamp__") and m.__file__}
-        )
-        return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:

@@ -268,16 +268,14 @@ def _with_probe(
         The initial state, its vector field, and what takes the state out again.
     """
     field, held = jax.closure_convert(vector_field, start, y0, args)
-    ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
+    ratio = (
+        solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
+    )  # where both tolerances weigh alike
     signs = np.random.default_rng(0)
 
     def direction(leaf: Any) -> Any:
-        size = jnp.abs(jax.lax.stop_gradient(leaf))
-        largest = jnp.max(size, initial=0.0)
-        size = jnp.where(size > 0, size, jnp.where(largest > 0, largest, 1.0))
-        return (ratio * size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(
-            leaf.dtype
-        )
+        size = ratio * jnp.maximum(jnp.abs(jax.lax.stop_gradient(leaf)), 1.0)
+        return (size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
 
     def tangent(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray | float):
@@ -298,12 +296,15 @@ def _with_probe(
         inner, closed = jax.tree_util.tree_unflatten(structure, every)
         return field(t, y, inner, *closed)
 
+    implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver)
+    hold: Any = (lambda y: y) if implicit else jax.lax.stop_gradient  # Newton's method needs the whole Jacobian
+
     def augmented(t: Any, state: Any, _: Any) -> Any:
         y, w = state
-        still = jax.lax.stop_gradient((y, [jnp.asarray(leaves[i]) for i in moving]))
+        still = hold(y), jax.lax.stop_gradient([jnp.asarray(leaves[i]) for i in moving])
         directions = [along[i] for i in moving]
         _, dw = jax.jvp(lambda y, values: slope(jax.lax.stop_gradient(t), y, values), still, (w, directions))
-        return vector_field(t, y, args), jax.lax.stop_gradient(dw)
+        return vector_field(t, y, args), dw
 
     w0 = jax.tree_util.tree_map(direction, y0)
     try:
@@ -509,7 +510,7 @@ def _event(event: Callable[[Any, Any, Any], Any], solver: Solver, of_state: Call
             )
         return value
 
-    return diffrax.Event(condition, optimistix.Bisection(rtol=min(solver.rtol, 1e-10), atol=1e-14))
+    return diffrax.Event(condition, optimistix.Bisection(rtol=min(solver.rtol, 1e-10), atol=1e-14))  # type: ignore[call-arg]
 
 
 def _status(result: Any, y: Any, saved: Any) -> jax.Array:

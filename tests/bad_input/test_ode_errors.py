@@ -26,6 +26,8 @@ CASES: dict[str, tuple[Any, str]] = {
     "no tolerance": (lambda: Solver(rtol=0.0, atol=0.0), "positive"),
     "no steps": (lambda: Solver(max_steps=0), r"solver\.max_steps.*0"),
     "negative step": (lambda: Solver(step=-0.1), r"solver\.step.*-0.1"),
+    "endless": (lambda: solve(decay, 1.0, t1=float("inf")), r"`t1` must be a finite time"),
+    "start that is none": (lambda: solve(decay, 1.0, t0=float("nan"), t1=1.0), r"`t0` must be a finite time"),
     "unknown method": (lambda: Solver("tsit6"), "'tsit5'"),
     "unknown adjoint": (lambda: Solver(adjoint="checkpoint"), "'checkpointed'"),
     "unknown setting": (lambda: solve(decay, 1.0, t1=1.0, rtoll=1e-3), "'rtol'"),

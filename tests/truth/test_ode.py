@@ -211,3 +211,92 @@ def test_square_root_drain() -> None:
 def test_tolerance_beyond_the_precision_is_warned_about() -> None:
     with jax.enable_x64(False), pytest.warns(UserWarning, match="rounding is larger"):
         solve(lambda t, y, a: -y, 1.0, t1=1.0, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("mode", "derivative"), [("forward", jax.jacfwd), ("checkpointed", jax.grad)])
+@pytest.mark.parametrize("solver", ["tsit5", "kvaerno5"])
+def test_derivatives_of_a_state_at_rest(mode: str, derivative: Any, solver: str) -> None:
+    """x'' = -w^2 x from x0 = 0: dx(20)/dx0 = cos(20 w), though the state itself asks for no step at all."""
+    with default_adjoint(mode):
+
+        def final(x0: Any) -> Any:
+            found = solve(
+                lambda t, y, w: [y[1], -w * w * y[0]], jnp.array([x0, 0.0]), 2.0, t1=20.0, solver=solver, rtol=1e-8
+            )
+            return found.y[0]
+
+        np.testing.assert_allclose(derivative(final)(0.0), math.cos(40.0), rtol=1e-4)
+        np.testing.assert_allclose(derivative(final)(1e-10), math.cos(40.0), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "derivative"), [("forward", jax.jacfwd), ("checkpointed", jax.grad)])
+def test_derivative_with_respect_to_a_forcing_that_is_off(mode: str, derivative: Any) -> None:
+    """y' = -y + a cos(5 t), y(0) = 0 at a = 0, the amplitude closed over: dy(3)/da = (cos 15 + 5 sin 15 - exp(-3)) / 26."""
+    with default_adjoint(mode):
+
+        def final(a: Any) -> Any:
+            return solve(lambda t, y, args: -y + a * jnp.cos(5 * t), 0.0, t1=3.0, rtol=1e-8).y
+
+        exact = (math.cos(15) + 5 * math.sin(15) - math.exp(-3)) / 26
+        np.testing.assert_allclose(derivative(final)(0.0), exact, rtol=1e-4)
+
+
+def test_event_with_saved_times() -> None:
+    """y' = -k y from 1 falls to 0.1 at log(10) / k, whatever times are saved, forward and backward."""
+
+    def stop(k: Any, ts: Any) -> Any:
+        return solve(lambda t, y, k: -k * y, 1.0, k, ts=ts, event=lambda t, y, k: y - 0.1, rtol=1e-9)
+
+    found = stop(1.0, jnp.linspace(0.0, 20.0, 21))
+    np.testing.assert_allclose(found.event_time, math.log(10), rtol=1e-8)
+    assert int(found.status) == 0
+    assert np.isfinite(found.y[:3]).all()
+    assert np.isnan(found.y[3:]).all()
+    np.testing.assert_allclose(stop(1.0, [5.0, 6.0]).event_time, math.log(10), rtol=1e-8)
+    np.testing.assert_allclose(stop(-1.0, [-1.0, -2.0, -5.0]).event_time, -math.log(10), rtol=1e-8)
+    with default_adjoint("forward"):
+        slope = jax.jacfwd(lambda k: stop(k, jnp.linspace(0.0, 20.0, 21)).event_time)(1.0)
+    np.testing.assert_allclose(slope, -math.log(10), rtol=1e-5)
+
+
+def test_the_first_crossing_is_the_one_reported() -> None:
+    """x = sin t crosses h at arcsin h and comes back; a ball thrown up passes h on its way."""
+    heights = jnp.linspace(0.05, 0.95, 40)
+    found = jax.vmap(
+        lambda h: solve(
+            lambda t, y, h: [y[1], -y[0]], [0.0, 1.0], h, t1=10.0, solver="dopri8", event=lambda t, y, h: y[0] - h
+        )
+    )(heights)
+    np.testing.assert_allclose(found.event_time, np.arcsin(heights), rtol=1e-5)
+    np.testing.assert_allclose(found.t, found.event_time, rtol=1e-12)
+    ball = jax.vmap(
+        lambda h: solve(lambda t, y, h: [y[1], -9.81], [0.0, 10.0], h, t1=5.0, event=lambda t, y, h: y[0] - h)
+    )(heights * 5)
+    assert ball.status.tolist() == [0] * 40
+    np.testing.assert_allclose(ball.event_time, (10 - np.sqrt(100 - 2 * 9.81 * heights * 5)) / 9.81, rtol=1e-6)
+
+
+@pytest.mark.parametrize("where", ["t0", "t1", "ts", "y0", "args"])
+def test_not_a_number_is_no_start(where: str) -> None:
+    found = jax.jit(
+        lambda bad: solve(
+            lambda t, y, k: -k * y, bad if where == "y0" else 1.0, bad if where == "args" else 1.0,
+            t0=bad if where == "t0" else 0.0,
+            **({"ts": jnp.stack([jnp.array(0.5), bad])} if where == "ts" else {"t1": bad if where == "t1" else 1.0}),
+        )
+    )(jnp.array(jnp.nan))  # fmt: skip
+    assert int(found.status) == 3
+    assert np.isnan(found.y).all()
+    assert int(found.steps) < 10, "nothing to integrate"
+
+
+def test_an_empty_interval_moves_with_its_ends() -> None:
+    """y' = -3 y from 2: dy/dt1 = -6 and dy/dt0 = 6, also where t1 = t0."""
+    for adjoint, derivative in (("forward", jax.jacfwd), ("checkpointed", jax.grad)):
+
+        def final(t0: Any, t1: Any, adjoint: str = adjoint) -> Any:
+            return solve(lambda t, y, a: -3 * y, 2.0, t0=t0, t1=t1, adjoint=adjoint, max_steps=64).y
+
+        assert float(derivative(final, 1)(1.0, 1.0)) == -6.0
+        assert float(derivative(final, 0)(1.0, 1.0)) == 6.0
+        np.testing.assert_allclose(derivative(final, 1)(0.0, 1.0), -6 * math.exp(-3), rtol=1e-5)

@@ -1,0 +1,573 @@
+"""A traced program → a hash of what it computes, the Python functions that it calls back into included.
+
+In: a closed jaxpr and the functions of its stages. Out: a hash that is the same in every process and folder. A jaxpr holds
+some code only as an opaque callable (callbacks, the rules of custom derivatives and batching, operators): such a callable is
+described by what it does: its syntax without comments, docstrings and lines, and the values of all that it refers to. Code of
+installed libraries is described by name: a store records their versions. What a library hides altogether makes the syntax of
+every module of the user's part of the program.
+
+A container or a counter that a described function changes as it runs is part of its description, as it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import importlib
+import importlib.util
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from engine.jaxprs import inner_jaxprs, is_literal, opened
+
+DEEPEST = 60
+"""Levels of nesting that are followed, well within Python's own limit on recursion."""
+
+PLAIN = (type(None), bool, int, float, complex, bytes, type(Ellipsis))
+REPRESENTED = ("jax", "jaxlib", "numpy", "ml_dtypes", "builtins")
+"""Libraries whose values (dtypes, shapes, shardings) say all in their `repr`, if it shows no address."""
+
+PASSING = frozenset(
+    {"DebugInfo", "Flatten", "InitialResultPaths", "NameStack", "SourceInfo", "Store", "EqualStore", "Trace", "Traceback"}
+)
+"""Classes of JAX and Equinox that hold where a program was traced, or fill up as it is transformed."""
+
+ERROR_KEYS = {"msgs", "on_error", "stack"}
+"""What Equinox keeps for an error to be raised; the stack is that of the Python calls around it."""
+
+UNSEEN = ("ctx", "kind", "returns", "type_comment", "type_params")
+"""Fields of syntax trees that do not bear on what is computed, or that other versions of Python lack."""
+
+SILENT = ("debug", "debug_info", "name_and_src_info", "src_info")
+"""Parameters of equations that only say where they come from."""
+
+
+def digest(jaxpr: Any, functions: Iterable[Callable[..., Any]] = (), folder: Path | None = None) -> str:
+    """A hash of what a program computes: equal for equal programs in any process, different for different ones.
+
+    Args:
+        jaxpr: the program, a closed jaxpr.
+        functions: the functions it was traced from; their modules are read if a part of the program cannot be looked into.
+        folder: paths inside it are taken as relative to it.
+    """
+    description = Description(folder)
+    text = description.text(jaxpr)
+    if description.hidden:
+        text = hashed([text, *sorted(syntax_of_modules({f for f in map(module_of, functions) if f} | description.modules))])
+    return text
+
+
+class Description:
+    """One walk over a program: what was described already, and whether something could not be looked into."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folders = [] if folder is None else [str(folder), os.path.realpath(folder)]
+        self.modules: set[str] = set()
+        """Modules of the user's whose functions were described."""
+
+        self.hidden = False
+        """Whether the program holds a callable that shows nothing of what it does."""
+
+        self.known: dict[int, tuple[Any, str]] = {}  # holds each value, so that no other gets its id
+        self.open: list[int] = []
+        self.avals: dict[Any, str] = {}
+
+    def text(self, value: Any) -> str:
+        """What a value is, without anything that differs between processes."""
+        if isinstance(value, PLAIN) and type(value) in PLAIN:
+            return repr(value)
+        if type(value) is str:
+            return self.path(value) if os.path.isabs(value) else repr(value)
+        key = id(value)
+        if key in self.known:
+            return self.known[key][1]
+        if key in self.open:
+            return f"again {len(self.open) - self.open.index(key)}"
+        if len(self.open) >= DEEPEST:
+            self.hidden = True
+            return "deep"
+        self.open.append(key)
+        try:
+            text = self.described(value)
+        finally:
+            self.open.pop()
+        if len(text) > 64:
+            text = hashed([text])
+        self.known[key] = value, text
+        return text
+
+    def described(self, value: Any) -> str:
+        """The description of a value that is met for the first time."""
+        if hasattr(value, "eqns") or (hasattr(value, "jaxpr") and hasattr(value.jaxpr, "eqns")):
+            return self.program(value)
+        if isinstance(value, jax.core.Tracer):  # left by an inner trace, where its own equation is described
+            return f"tracer {value.aval}"
+        if is_passing(type(value)):
+            return ""
+        if (array := self.array(value)) is not None:
+            return array
+        if isinstance(value, tuple | list | set | frozenset | dict | MappingProxyType):
+            return self.container(value)
+        if isinstance(value, FunctionType | MethodType | BuiltinFunctionType | type | ModuleType):
+            return self.code(value)
+        if isinstance(value, os.PathLike):
+            path = os.fspath(value)
+            return self.path(path) if isinstance(path, str) and os.path.isabs(path) else repr(path)
+        return self.instance(value)
+
+    def program(self, jaxpr: Any) -> str:
+        """A jaxpr with its variables numbered in order, and its constants in full."""
+        hasher = hashlib.sha256()
+        numbers: dict[Any, int] = {}
+
+        def say(*texts: str) -> None:
+            hasher.update(" ".join(texts).encode() + b"\0")
+
+        def name(atom: Any) -> str:
+            aval = self.aval(atom.aval)
+            return f"{self.text(atom.val)}:{aval}" if is_literal(atom) else f"{numbers.setdefault(atom, len(numbers))}:{aval}"
+
+        say(*(self.text(constant) for constant in getattr(jaxpr, "consts", ())))
+        inner = opened(jaxpr)
+        say("in", *(name(v) for v in (*inner.constvars, *inner.invars)))
+        for eqn in inner.eqns:
+            operands = list(eqn.invars)
+            say(self.primitive(eqn.primitive))
+            if eqn.primitive.name == "noinline" and operands:
+                say(self.noinline(operands.pop(0)))
+            say(*map(name, operands))
+            labels = (*SILENT, "name") if any(inner_jaxprs(eqn)) else SILENT
+            say(*(f"{key}={self.text(value)}" for key, value in sorted(eqn.params.items()) if key not in labels))
+            say("->", *map(name, eqn.outvars))
+        say("out", *map(name, inner.outvars))
+        return hasher.hexdigest()
+
+    def aval(self, aval: Any) -> str:
+        """Shape and dtype of a variable."""
+        if aval not in self.avals:
+            self.avals[aval] = str(aval)
+        return self.avals[aval]
+
+    def primitive(self, primitive: Any) -> str:
+        """A primitive by its name; the implementation of one of the user's own is looked at too."""
+        key = id(primitive)
+        if key not in self.known:
+            inside = Description()
+            text = inside.text([getattr(primitive, name, None) for name in ("impl", "abstract_eval")])
+            if inside.modules:  # its other rules stand in JAX's tables
+                self.hidden = True
+            self.known[key] = primitive, f"{primitive.name} {text}" if inside.modules else primitive.name
+        return self.known[key][1]
+
+    def noinline(self, index: Any) -> str:
+        """The function that Equinox's `noinline` calls, which it holds in a table in the order of the calls in a process."""
+        table = getattr(sys.modules.get("equinox.internal._noinline"), "_index_to_fn", None)
+        if table is None or not is_literal(index):
+            self.hidden = True
+            return ""
+        return self.text(table[int(index.val)])
+
+    def array(self, value: Any) -> str | None:
+        """The dtype, shape and bytes of an array or a typed PRNG key; None for anything else."""
+        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return f"key {jax.random.key_impl(value)} {self.array(jax.random.key_data(value))}"
+        of_jax = root_of(type(value)) in ("jax", "jaxlib") and hasattr(value, "__array__")
+        if type(value) is not np.ndarray and not isinstance(value, np.generic | jax.Array) and not of_jax:
+            return None
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            return f"{array.dtype}{array.shape}{self.text(array.tolist())}"
+        content = np.ascontiguousarray(array).tobytes()
+        shown = content.hex() if len(content) <= 16 else hashlib.sha256(content).hexdigest()
+        return f"{array.dtype}{array.shape}{shown}"
+
+    def container(self, value: Any) -> str:
+        """A container with what it holds, in its order if it has one."""
+        if isinstance(value, Mapping):
+            silent = "stack" if ERROR_KEYS <= value.keys() else None
+            texts = [f"{self.text(key)}:{self.text(item)}" for key, item in value.items() if key != silent]
+        else:
+            texts = [self.text(item) for item in value]
+            if isinstance(value, set | frozenset):
+                texts.sort()
+        return f"{self.text(type(value))}({','.join(texts)})"
+
+    def code(self, value: Any) -> str:
+        """A function, a class or a module: a library's by name, a user's by what it does."""
+        if isinstance(value, MethodType):
+            return f"method {self.text(value.__func__)} {self.text(value.__self__)}"
+        if isinstance(value, BuiltinFunctionType):
+            owner = value.__self__
+            bound = owner is not None and not isinstance(owner, ModuleType)
+            return f"{qualified(value)} {self.text(exported_name(owner) or owner)}" if bound else qualified(value)
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}" if not is_users(value) else f"module {self.members(vars(value))}"
+        if isinstance(value, type):
+            if not is_users(sys.modules.get(value.__module__)):
+                return qualified(value)
+            return f"class {self.text(value.__bases__)} {self.members(vars(value))}"
+        return self.function(value)
+
+    def function(self, value: FunctionType) -> str:
+        """A function: its code if it is the user's, and what is bound in it."""
+        library = is_library(value.__code__.co_filename)
+        if library and getattr(sys.modules.get(value.__module__), value.__name__, None) is value:
+            return qualified(value)
+        bound = [f"{name}:{self.text(content)}" for name, content in bound_in(value)]
+        if library:  # one of many of this name, made around something of the user's
+            return f"{qualified(value)} {','.join(bound)}"
+        self.modules.add(value.__module__ or "")
+        file = os.path.dirname(os.path.abspath(value.__code__.co_filename))
+        self.folders.append(file)
+        try:
+            bound += [f"{name}={self.text(found)}" for name, found in self.referred(value)]
+            bound.append(self.members(vars(value)))
+        finally:
+            self.folders.pop()
+        return f"function {syntax_of(value) or self.instructions(value.__code__)} {','.join(bound)}"
+
+    def referred(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
+        """Every global that a function names, with its value; in a module of the user's, only the members that it names."""
+        for chain in references(function.__code__):
+            if chain[0] == "import":
+                yield from imported(chain, function)
+                continue
+            if chain[0] not in function.__globals__ or is_dunder(chain[0]):
+                continue
+            value, rest = function.__globals__[chain[0]], list(chain[1:])
+            while rest and isinstance(value, ModuleType) and is_users(value):
+                value = getattr(value, rest.pop(0), None)
+            yield ".".join(chain[: len(chain) - len(rest)]), exported_name(value) or value
+
+    def members(self, table: Mapping[str, Any]) -> str:
+        """The members of a module, a class or a function, but for those that Python itself adds."""
+        texts = []
+        for name, value in sorted(table.items()):
+            code = getattr(value, "__func__", value)
+            written = isinstance(code, FunctionType) and not code.__code__.co_filename.startswith("<")
+            if (written or not is_dunder(name)) and not name.startswith("_abc_"):
+                texts.append(f"{name}={self.text(value)}")
+        for field in table.get("__dataclass_fields__", {}).values():
+            facts = (field.default, field.default_factory, field.init, field.metadata)
+            texts.append(f"field {field.name}={self.text(facts)}")
+        return "{" + ",".join(texts) + "}"
+
+    def instructions(self, code: CodeType) -> str:
+        """The bytecode of a function whose source is not at hand: the same within one version of Python."""
+        texts = []
+        for step in dis.get_instructions(code):
+            value = step.argval
+            shown = self.instructions(value) if isinstance(value, CodeType) else self.text(value)
+            texts.append(f"{step.opname} {shown}")
+        return hashed([f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}", *texts])
+
+    def instance(self, value: Any) -> str:
+        """An object: its class, and its state as `pickle` would keep it."""
+        kind = type(value)
+        if isinstance(value, property):
+            return f"property {self.text([value.fget, value.fset])}"
+        if isinstance(value, staticmethod | classmethod):
+            return f"{kind.__name__} {self.text(value.__func__)}"
+        if kind.__name__ == "PyTreeDef":
+            return f"tree {self.tree(value)}"
+        if kind.__name__ == "WrappedFun":  # its other attributes are made of these, or fill up
+            return f"wrapped {self.text(value.f)} {self.text([arguments for _, arguments in value.transforms])}"
+        if not callable(value) and root_of(kind) in REPRESENTED and "0x" not in (shown := repr(value)):
+            return f"{qualified(kind)} {shown}"
+        wrapped = getattr(value, "__wrapped__", None)
+        if wrapped is not None and root_of(kind) in ("functools", "jaxlib"):  # a cache, or what jax.jit returns
+            return f"{qualified(kind)} {self.text(wrapped)}"
+        texts = [self.text(kind), self.text(wrapped)]
+        try:
+            kept = value.__reduce_ex__(4)
+        except Exception:  # an object that cannot be kept: what it shows must do
+            kept = None
+        if isinstance(kept, tuple):
+            texts += [self.state(part) for part in kept[1:]]
+        elif isinstance(getattr(value, "__dict__", None), dict):
+            texts.append(self.state(vars(value)))
+        shown = isinstance(kept, tuple) or wrapped is not None or bool(getattr(value, "__dict__", None))
+        if callable(value) and not shown:
+            name = exported_name(value)
+            self.hidden |= name is None
+            texts.append(str(name))
+        return " ".join(texts)
+
+    def state(self, part: Any) -> str:
+        """A part of an object's state; attributes in alphabetic order, but for those that Python itself adds."""
+        if isinstance(part, dict) and all(isinstance(name, str) for name in part):
+            names = sorted(name for name in part if not is_dunder(name) or name == "__wrapped__")
+            return ",".join(f"{name}={self.text(part[name])}" for name in names)
+        if isinstance(part, tuple):
+            return f"({','.join(map(self.state, part))})"
+        if isinstance(part, Iterator):
+            return self.text(list(part))
+        return self.text(part)
+
+    def tree(self, tree: Any) -> str:
+        """The structure of a pytree with the static data of its nodes."""
+        data = tree.node_data()
+        children = ",".join(self.tree(child) for child in tree.children())
+        return f"{'*' if data is None else self.text(tuple(data))}[{children}]"
+
+    def path(self, path: str) -> str:
+        """A path: a file by its content, which is what a function reads; a folder relative to where the config or code is."""
+        try:
+            if os.path.isfile(path) and not path.endswith(".py"):
+                with open(path, "rb") as file:
+                    return f"file {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        except (OSError, ValueError):  # a text that is no path
+            return repr(path)
+        for folder in self.folders:
+            around = is_inside(folder, path) and os.path.dirname(path) != path
+            if around or is_inside(path, folder):
+                return f"path {Path(os.path.relpath(path, folder)).as_posix()}"
+        return repr(path)
+
+
+def hashed(texts: Iterable[str]) -> str:
+    """A hash of texts."""
+    return hashlib.sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()
+
+
+def qualified(value: Any) -> str:
+    """The name under which a library has a function or a class."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    return f"{getattr(value, '__module__', None) or ''}.{name}"
+
+
+def root_of(kind: type) -> str:
+    """The top package that a class comes from."""
+    return str(kind.__module__).partition(".")[0]
+
+
+def is_dunder(name: str) -> bool:
+    """Whether Python itself gives meaning to a name."""
+    return name.startswith("__") and name.endswith("__")
+
+
+@functools.cache
+def is_passing(kind: type) -> bool:
+    """Whether objects of a class say nothing of what is computed."""
+    return any(c.__name__ in PASSING and root_of(c) in ("jax", "jaxlib", "equinox") for c in kind.__mro__)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+@functools.cache
+def library_folders() -> tuple[str, ...]:
+    """Where Python, the installed libraries and the engine with its operators are."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    here = Path(__file__).parent
+    return tuple(os.path.realpath(path) for path in (*paths, here, here.parent / "ops"))
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python, an installed library or the engine."""
+    if file.startswith("<"):  # made at run time, if it is not a part of Python
+        return file.startswith("<frozen")
+    path = os.path.realpath(file)
+    installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))
+    return bool(installed) or any(is_inside(path, folder) for folder in library_folders())
+
+
+def is_users(module: ModuleType | None) -> bool:
+    """Whether a module is the user's own."""
+    if module is None:  # a class made at run time
+        return True
+    file = getattr(module, "__file__", None)
+    return not is_library(file) if file else module.__name__ == "__main__" or hasattr(module, "__path__")
+
+
+def exported_name(value: Any) -> str | None:
+    """The name under which a library has an object, which may change as the process goes on; None if it was made elsewhere."""
+    kind = type(value)
+    root = root_of(kind)
+    plain = isinstance(value, FunctionType | type | ModuleType | np.ndarray | np.generic | jax.Array)
+    if plain or root == "builtins" or is_users(sys.modules.get(kind.__module__)):
+        return None
+    modules = [m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] == root and m is not None]
+    names = (f"{m.__name__}.{name}" for m in modules for name, member in list(vars(m).items()) if member is value)
+    return next(names, None)
+
+
+def module_of(function: Any) -> str | None:
+    """The name of the module that a function was written in."""
+    return getattr(function, "__module__", None)
+
+
+def bound_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The values bound in a function: defaults, and variables of the functions around it."""
+    for i, value in enumerate(function.__defaults__ or ()):
+        yield f"default {i}", value
+    for name, value in sorted((function.__kwdefaults__ or {}).items()):
+        yield f"default {name}", value
+    memo = function.__qualname__ == "_memoize.<locals>.memoized"
+    error = function.__module__ == "equinox._errors"
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if (memo and name != "fn") or (error and name == "stack"):  # JAX's memo of results, empty at first; a traceback
+            continue
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            yield name, None
+
+
+@functools.lru_cache(maxsize=1024)
+def references(code: CodeType) -> tuple[tuple[str, ...], ...]:
+    """The globals that a function and the functions inside it name, each with the attributes taken from it at once.
+
+    An import comes as `("import", level, module, name...)`.
+    """
+    found: set[tuple[str, ...]] = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for i, step in enumerate(steps):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            chain = [step.argval]
+            for after in steps[i + 1 :]:
+                if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                    break
+                chain.append(after.argval)
+            found.add(tuple(chain))
+        elif step.opname == "IMPORT_NAME":
+            level, names = steps[i - 2].argval, steps[i - 1].argval
+            found.add(("import", str(level), step.argval, *(names or ())))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found.update(references(constant))
+    return tuple(sorted(found))
+
+
+def imported(chain: tuple[str, ...], function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function imports from a module of the user's as it runs; it may not have run yet."""
+    _, level, name, *members = chain
+    try:
+        full = importlib.util.resolve_name("." * int(level) + name, function.__globals__.get("__package__"))
+        if full not in sys.modules:
+            spec = importlib.util.find_spec(full)
+            if spec is None or spec.origin is None or not spec.has_location or is_library(spec.origin):
+                return
+        module = importlib.import_module(full)
+    except Exception:  # as it will be when the function runs
+        return
+    if is_users(module):
+        if members:
+            yield from ((f"{full}.{member}", getattr(module, member, None)) for member in members)
+        else:
+            yield full, module
+
+
+def syntax_of(function: FunctionType) -> str | None:
+    """A hash of a function's syntax, or None if its file no longer holds the code that runs."""
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    for candidate, node in functions_in("".join(lines)).get(code.co_qualname, ()):
+        if bare(candidate) == bare(code):
+            return hashed([*shape(node.args), *shape(without_docstring(node))])
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def functions_in(source: str) -> dict[str, list[tuple[CodeType, Any]]]:
+    """The code and the syntax tree of every function in a file, by qualified name."""
+    try:
+        tree = ast.parse(source)
+        top = compile(source, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return {}
+    nodes: dict[tuple[int, str], list[Any]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            nodes.setdefault((line, node.name), []).append(node)
+        elif isinstance(node, ast.Lambda):
+            nodes.setdefault((node.lineno, "<lambda>"), []).append(node)
+    found: dict[str, list[tuple[CodeType, Any]]] = {}
+    for code in codes_in(top):
+        written = nodes.get((code.co_firstlineno, code.co_name), [])
+        if len(written) == 1:  # of two lambdas in a line, none is told from the other
+            found.setdefault(code.co_qualname, []).append((code, written[0]))
+    return found
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Every piece of code inside another."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from codes_in(constant)
+
+
+def bare(code: CodeType) -> CodeType:
+    """Code without its place in a file."""
+    inner = tuple(bare(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=inner)
+
+
+def without_docstring(node: Any) -> Any:
+    """The body of a function, a class or a module, without its docstring."""
+    body = node.body
+    first = body[0] if isinstance(body, list) and body else None
+    described = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return body[1:] if described else body
+
+
+def shape(node: Any) -> Iterator[str]:
+    """A syntax tree as texts, without lines, docstrings and type annotations of arguments; the same in any version of Python."""
+    if isinstance(node, list):
+        yield "["
+        for item in node:
+            yield from shape(item)
+        yield "]"
+    elif isinstance(node, ast.AST):
+        yield type(node).__name__
+        documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+        for name, value in ast.iter_fields(node):
+            if value is None or value == [] or name in UNSEEN or (name == "annotation" and isinstance(node, ast.arg)):
+                continue
+            yield name
+            yield from shape(without_docstring(node) if documented and name == "body" else value)
+    else:
+        yield repr(node)
+
+
+def syntax_of_modules(names: Iterable[str]) -> Iterator[str]:
+    """A hash of the syntax of each of the user's modules among these, and of all that they import."""
+    todo, done = [*names], set()
+    while todo:
+        name = todo.pop()
+        module = sys.modules.get(name)
+        if name in done or module is None or not is_users(module):
+            continue
+        done.add(name)
+        file = getattr(module, "__file__", None)
+        if file and os.path.isfile(file):
+            yield syntax_of_file(file, os.stat(file).st_mtime_ns)
+        for value in list(vars(module).values()):
+            todo.append(str(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")))
+
+
+@functools.lru_cache(maxsize=64)
+def syntax_of_file(file: str, _written: int) -> str:
+    """A hash of a file's syntax, or of its bytes if it is no Python."""
+    content = Path(file).read_bytes()
+    try:
+        return hashed(shape(ast.parse(content)))
+    except (SyntaxError, ValueError):
+        return hashlib.sha256(content).hexdigest()
