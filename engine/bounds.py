@@ -37,7 +37,7 @@ BUDGET = 5_000_000
 MOST_ELEMENTS = 1_000_000
 """Elements of one sample's value up to which it is followed."""
 
-MOST_EQUATIONS = 50_000
+MOST_EQUATIONS = 20_000
 """Equations, those of calls and loops included, after which the rest is not followed."""
 
 MOST_UNROLLED = 2_000
@@ -323,8 +323,8 @@ def followable(aval: Any) -> bool:
 
 def callee(eqn: Any) -> Any | None:
     """The jaxpr that an equation calls with its own operands, with its constants."""
-    if eqn.primitive.name == "remat2":  # what jax.checkpoint makes
-        return eqn.params["jaxpr"]
+    if eqn.primitive.name in ("jit", "pjit", "remat2"):  # remat2 is what jax.checkpoint makes
+        return eqn.params.get("jaxpr")
     inner = called(eqn)
     return None if inner is None else next(j for _, j in inner_jaxprs(eqn) if opened(j) is inner)
 
@@ -449,14 +449,9 @@ def wrong(check: Check, samples: Samples) -> Array | None:
             index = first if check.column is None else first[..., check.column]
             mask = on_result(check.step, (index < 0) | (index > check.last))
         elif check.kind == "power":
-            mask = align(lambda base, exponent: no_power(base, exponent), found)
+            mask = align(no_power, found)
         elif check.kind == "conversion":
-            info = np.iinfo(check.step.outs[0].aval.dtype)
-            mask = (
-                (first < info.min) | (first > info.max)
-                if first.dtype.kind == "i"
-                else np.abs(first) >= -float(info.min)
-            )
+            mask = unfit(first, np.iinfo(check.step.outs[0].aval.dtype))
         else:
             bits = 8 * check.step.outs[0].aval.dtype.itemsize
             exact = RULES[check.step.name](check.step.eqn, [x.astype(np.float64) for x in found[1:]])  # type: ignore[union-attr]
@@ -467,6 +462,14 @@ def wrong(check: Check, samples: Samples) -> Array | None:
             return None
         mask = mask & (taken.astype(int) == branch).reshape(-1, *[1] * (mask.ndim - 1))
     return np.asarray(np.broadcast_to(mask, (samples.n, *mask.shape[1:])))
+
+
+def unfit(x: Array, info: Any) -> Array:
+    """Where a number lies outside the range of integers to which it is converted."""
+    if x.dtype.kind == "i":
+        return np.asarray((x < info.min) | (x > info.max))
+    whole = np.trunc(x)
+    return np.asarray((whole < info.min) | (whole >= -float(info.min)))  # info.max would be rounded up to that
 
 
 def no_power(base: Array, exponent: Array) -> Array:
@@ -646,7 +649,7 @@ def escaping(
     rows = np.zeros(samples.n, bool)
     for value in program.outs:
         if value in marks:
-            rows = rows | marks[value].reshape(len(marks[value]), -1).any(axis=1)
+            rows = rows | marks[value].reshape(len(marks[value]), -1).any(axis=1)  # 1 long: all the same
     return samples, rows
 
 
@@ -658,35 +661,30 @@ def is_mask(value: Value) -> bool:
 
 def spread(step: Step, marks: dict[Value, Array], samples: Samples, kind: str) -> None:
     """Mark what is wrong in the results of an equation, given what is wrong in its operands."""
-    n, operands = samples.n, step.operands
-    given = [marks.get(v) for v in operands]
-    if indexes(step.name) and kind == "conversion" and given[0] is None:
+    operands = step.operands
+    if indexes(step.name) and kind == "conversion" and operands[0] not in marks:
         return  # an index that does not fit its dtype is out of range, and told as that
-    full = [
-        np.zeros((n, *v.aval.shape), bool) if m is None else np.broadcast_to(m, (n, *v.aval.shape))
-        for v, m in zip(operands, given, strict=True)
-    ]
+    given = [marks.get(v, np.zeros((1,) * (len(v.aval.shape) + 1), bool)) for v in operands]
     known = samples.get(operands[0])
     if step.name == "select_n" and known is not None:
-        which, *cases = full
-        chosen = align(lambda at, *parts: np.choose(at.astype(int), parts), [known, *cases])
-        outs = [align(np.logical_or, [chosen, which])]
+        chosen = align(lambda at, *parts: np.choose(at.astype(int), parts), [known, *given[1:]])
+        outs = [align(np.logical_or, [chosen, given[0]])]
     elif step.name == "mul" and kind != "power":
-        for k, other in ((0, operands[1]), (1, operands[0])):
-            if (factor := samples.get(other)) is not None and full[k].shape[1:] == factor.shape[1:]:
-                full[k] = full[k] & (factor != 0)
-        outs = [align(np.logical_or, full)]
+        factors = [samples.get(v) for v in operands[::-1]]
+        kept = [
+            m if f is None else align(lambda a, b: a & (b != 0), [m, f]) for m, f in zip(given, factors, strict=True)
+        ]
+        outs = [align(np.logical_or, kept)]
     elif step.name in ELEMENTWISE or step.name in UNFOLLOWED:
-        outs = [align(lambda *parts: sum(parts[1:], start=parts[0]), full)]  # of booleans, + is or
-    elif step.name in SHAPES:
+        outs = [align(lambda *parts: sum(parts[1:], start=parts[0]), given)]  # of booleans, + is or
+    elif step.name in SHAPES and samples.n * sum(v.aval.size for v in operands) <= 10 * BUDGET:
+        full = [np.broadcast_to(m, (len(m), *v.aval.shape)) for m, v in zip(given, operands, strict=True)]
         result = SHAPES[step.name](step.eqn, full)
         outs = result if isinstance(result, list) else [result]
     else:
-        rows = np.any([m.reshape(n, -1).any(axis=1) for m in full], axis=0)
+        rows = np.any(np.broadcast_arrays(*(m.reshape(len(m), -1).any(axis=1) for m in given)), axis=0)
         outs = [rows.reshape(-1, *[1] * len(v.aval.shape)) for v in step.outs]
-    for value, mark in zip(step.outs, outs, strict=True):
-        if mark.any():
-            marks[value] = np.broadcast_to(mark, (n, *mark.shape[1:]))
+    marks.update((value, mark) for value, mark in zip(step.outs, outs, strict=True) if mark.any())
 
 
 # --- What to say ---

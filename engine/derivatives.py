@@ -258,7 +258,13 @@ def resolve_derivatives(
             if p not in parameters
         ]
         problems += unknown
-        if of is None or unknown:
+        twice = [
+            f"`{key}.wrt` must name each parameter once, but names {p!r} twice. Remove one."
+            for p in dict.fromkeys(node.wrt)
+            if node.wrt.count(p) > 1
+        ]
+        problems += twice
+        if of is None or unknown or twice:
             continue
         problems += output_problems(key, node, of)
         direction, found = read_direction(key, node, of, shapes)

@@ -22,6 +22,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -30,6 +31,7 @@ import jax
 import numpy as np
 
 from engine.jaxprs import inner_jaxprs, is_literal, opened
+from engine.values import is_key
 
 DEEPEST = 60
 """Levels of nesting that are followed, well within Python's own limit on recursion."""
@@ -39,15 +41,28 @@ REPRESENTED = ("jax", "jaxlib", "numpy", "ml_dtypes", "builtins")
 """Libraries whose values (dtypes, shapes, shardings) say all in their `repr`, if it shows no address."""
 
 PASSING = frozenset(
-    {"DebugInfo", "Flatten", "InitialResultPaths", "NameStack", "SourceInfo", "Store", "EqualStore", "Trace", "Traceback"}
+    {
+        "DebugInfo",
+        "Flatten",
+        "InitialResultPaths",
+        "NameStack",
+        "SourceInfo",
+        "Store",
+        "EqualStore",
+        "Trace",
+        "Traceback",
+    }
 )
-"""Classes of JAX and Equinox that hold where a program was traced, or fill up as it is transformed."""
+"""Classes of JAX and Equinox that hold where a program was traced, or fill up as it is transformed. Weak references are caches."""
 
 ERROR_KEYS = {"msgs", "on_error", "stack"}
 """What Equinox keeps for an error to be raised; the stack is that of the Python calls around it."""
 
 UNSEEN = ("ctx", "kind", "returns", "type_comment", "type_params")
 """Fields of syntax trees that do not bear on what is computed, or that other versions of Python lack."""
+
+DYNAMIC = ("__import__", "eval", "exec", "globals", "vars")
+"""Builtins by which a function reaches what it does not name."""
 
 SILENT = ("debug", "debug_info", "name_and_src_info", "src_info")
 """Parameters of equations that only say where they come from."""
@@ -64,7 +79,8 @@ def digest(jaxpr: Any, functions: Iterable[Callable[..., Any]] = (), folder: Pat
     description = Description(folder)
     text = description.text(jaxpr)
     if description.hidden:
-        text = hashed([text, *sorted(syntax_of_modules({f for f in map(module_of, functions) if f} | description.modules))])
+        description.text(list(functions))
+        text = hashed([text, *sorted(syntax_of_modules(description.modules))])
     return text
 
 
@@ -82,10 +98,12 @@ class Description:
         self.known: dict[int, tuple[Any, str]] = {}  # holds each value, so that no other gets its id
         self.open: list[int] = []
         self.avals: dict[Any, str] = {}
+        self.passing: dict[type, bool] = {}
+        self.exports: dict[str, dict[int, str]] = {}
 
     def text(self, value: Any) -> str:
         """What a value is, without anything that differs between processes."""
-        if isinstance(value, PLAIN) and type(value) in PLAIN:
+        if type(value) in PLAIN:
             return repr(value)
         if type(value) is str:
             return self.path(value) if os.path.isabs(value) else repr(value)
@@ -113,7 +131,10 @@ class Description:
             return self.program(value)
         if isinstance(value, jax.core.Tracer):  # left by an inner trace, where its own equation is described
             return f"tracer {value.aval}"
-        if is_passing(type(value)):
+        kind = type(value)
+        if kind not in self.passing:
+            self.passing[kind] = is_passing(kind)
+        if self.passing[kind]:
             return ""
         if (array := self.array(value)) is not None:
             return array
@@ -135,8 +156,8 @@ class Description:
             hasher.update(" ".join(texts).encode() + b"\0")
 
         def name(atom: Any) -> str:
-            aval = self.aval(atom.aval)
-            return f"{self.text(atom.val)}:{aval}" if is_literal(atom) else f"{numbers.setdefault(atom, len(numbers))}:{aval}"
+            shown = self.text(atom.val) if is_literal(atom) else numbers.setdefault(atom, len(numbers))
+            return f"{shown}:{self.aval(atom.aval)}"
 
         say(*(self.text(constant) for constant in getattr(jaxpr, "consts", ())))
         inner = opened(jaxpr)
@@ -180,7 +201,7 @@ class Description:
 
     def array(self, value: Any) -> str | None:
         """The dtype, shape and bytes of an array or a typed PRNG key; None for anything else."""
-        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if isinstance(value, jax.Array) and is_key(value.dtype):
             return f"key {jax.random.key_impl(value)} {self.array(jax.random.key_data(value))}"
         of_jax = root_of(type(value)) in ("jax", "jaxlib") and hasattr(value, "__array__")
         if type(value) is not np.ndarray and not isinstance(value, np.generic | jax.Array) and not of_jax:
@@ -195,7 +216,7 @@ class Description:
     def container(self, value: Any) -> str:
         """A container with what it holds, in its order if it has one."""
         if isinstance(value, Mapping):
-            silent = "stack" if ERROR_KEYS <= value.keys() else None
+            silent = "stack" if value.keys() >= ERROR_KEYS else None
             texts = [f"{self.text(key)}:{self.text(item)}" for key, item in value.items() if key != silent]
         else:
             texts = [self.text(item) for item in value]
@@ -206,28 +227,34 @@ class Description:
     def code(self, value: Any) -> str:
         """A function, a class or a module: a library's by name, a user's by what it does."""
         if isinstance(value, MethodType):
-            return f"method {self.text(value.__func__)} {self.text(value.__self__)}"
+            owner = self.exported_name(value.__self__)
+            return (
+                f"method {owner}.{value.__name__}" if owner else f"method {self.text([value.__func__, value.__self__])}"
+            )
         if isinstance(value, BuiltinFunctionType):
-            owner = value.__self__
+            owner, module = value.__self__, sys.modules.get(value.__module__ or "")
+            self.hidden |= module is not None and is_users(module)  # compiled
             bound = owner is not None and not isinstance(owner, ModuleType)
-            return f"{qualified(value)} {self.text(exported_name(owner) or owner)}" if bound else qualified(value)
+            return f"{qualified(value)} {self.text(self.exported_name(owner) or owner)}" if bound else qualified(value)
         if isinstance(value, ModuleType):
             return f"module {value.__name__}" if not is_users(value) else f"module {self.members(vars(value))}"
         if isinstance(value, type):
             if not is_users(sys.modules.get(value.__module__)):
                 return qualified(value)
+            self.modules.add(value.__module__)
             return f"class {self.text(value.__bases__)} {self.members(vars(value))}"
         return self.function(value)
 
     def function(self, value: FunctionType) -> str:
         """A function: its code if it is the user's, and what is bound in it."""
         library = is_library(value.__code__.co_filename)
-        if library and getattr(sys.modules.get(value.__module__), value.__name__, None) is value:
+        module = sys.modules.get(value.__module__)
+        if library and not is_users(module) and getattr(module, value.__name__, None) is value:
             return qualified(value)
         bound = [f"{name}:{self.text(content)}" for name, content in bound_in(value)]
         if library:  # one of many of this name, made around something of the user's
             return f"{qualified(value)} {','.join(bound)}"
-        self.modules.add(value.__module__ or "")
+        self.modules.add(value.__module__)
         file = os.path.dirname(os.path.abspath(value.__code__.co_filename))
         self.folders.append(file)
         try:
@@ -244,19 +271,35 @@ class Description:
                 yield from imported(chain, function)
                 continue
             if chain[0] not in function.__globals__ or is_dunder(chain[0]):
+                self.hidden |= chain[0] in DYNAMIC
                 continue
             value, rest = function.__globals__[chain[0]], list(chain[1:])
             while rest and isinstance(value, ModuleType) and is_users(value):
                 value = getattr(value, rest.pop(0), None)
-            yield ".".join(chain[: len(chain) - len(rest)]), exported_name(value) or value
+            yield ".".join(chain[: len(chain) - len(rest)]), self.exported_name(value) or value
+
+    def exported_name(self, value: Any) -> str | None:
+        """The name under which a library has an object, whose state may change as the process goes on; None if it has none."""
+        kind = type(value)
+        root = root_of(kind)
+        plain = isinstance(value, FunctionType | type | ModuleType | np.ndarray | np.generic | jax.Array)
+        if plain or root == "builtins" or is_users(sys.modules.get(kind.__module__)):
+            return None
+        modules = [(n, vars(m)) for n, m in sorted(sys.modules.items(), reverse=True) if hasattr(m, "__dict__")]
+        if isinstance(name := getattr(value, "__name__", None), str):
+            for module, table in modules:
+                if table.get(name) is value and not is_users(sys.modules[module]):
+                    return f"{module}.{name}"
+        if root not in self.exports:
+            tables = [(module, list(table.items())) for module, table in modules if module.partition(".")[0] == root]
+            self.exports[root] = {id(found): f"{module}.{name}" for module, table in tables for name, found in table}
+        return self.exports[root].get(id(value))
 
     def members(self, table: Mapping[str, Any]) -> str:
         """The members of a module, a class or a function, but for those that Python itself adds."""
         texts = []
         for name, value in sorted(table.items()):
-            code = getattr(value, "__func__", value)
-            written = isinstance(code, FunctionType) and not code.__code__.co_filename.startswith("<")
-            if (written or not is_dunder(name)) and not name.startswith("_abc_"):
+            if not (is_dunder(name) and is_generated(name, value)) and not name.startswith("_abc_"):
                 texts.append(f"{name}={self.text(value)}")
         for field in table.get("__dataclass_fields__", {}).values():
             facts = (field.default, field.default_factory, field.init, field.metadata)
@@ -270,7 +313,8 @@ class Description:
             value = step.argval
             shown = self.instructions(value) if isinstance(value, CodeType) else self.text(value)
             texts.append(f"{step.opname} {shown}")
-        return hashed([f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}", *texts])
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        return hashed([repr(counts), *texts])
 
     def instance(self, value: Any) -> str:
         """An object: its class, and its state as `pickle` would keep it."""
@@ -279,12 +323,15 @@ class Description:
             return f"property {self.text([value.fget, value.fset])}"
         if isinstance(value, staticmethod | classmethod):
             return f"{kind.__name__} {self.text(value.__func__)}"
+        if root_of(kind) in ("ctypes", "_ctypes"):  # compiled code, at an address
+            self.hidden = True
+            return f"{qualified(kind)} {self.text(getattr(value, '_name', None))}"
         if kind.__name__ == "PyTreeDef":
             return f"tree {self.tree(value)}"
         if kind.__name__ == "WrappedFun":  # its other attributes are made of these, or fill up
             return f"wrapped {self.text(value.f)} {self.text([arguments for _, arguments in value.transforms])}"
-        if not callable(value) and root_of(kind) in REPRESENTED and "0x" not in (shown := repr(value)):
-            return f"{qualified(kind)} {shown}"
+        if not callable(value) and root_of(kind) in REPRESENTED and "0x" not in (content := repr(value)):
+            return f"{qualified(kind)} {content}"
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None and root_of(kind) in ("functools", "jaxlib"):  # a cache, or what jax.jit returns
             return f"{qualified(kind)} {self.text(wrapped)}"
@@ -299,7 +346,7 @@ class Description:
             texts.append(self.state(vars(value)))
         shown = isinstance(kept, tuple) or wrapped is not None or bool(getattr(value, "__dict__", None))
         if callable(value) and not shown:
-            name = exported_name(value)
+            name = self.exported_name(value)
             self.hidden |= name is None
             texts.append(str(name))
         return " ".join(texts)
@@ -357,10 +404,17 @@ def is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-@functools.cache
+def is_generated(name: str, value: Any) -> bool:
+    """Whether a member of a class or a module with such a name was not written by the user."""
+    code = getattr(getattr(value, "__func__", value), "__code__", None)
+    made = code is not None and code.co_filename.startswith("<")
+    return made or not callable(getattr(value, "__func__", value)) or name in ("__annotate__", "__replace__")
+
+
 def is_passing(kind: type) -> bool:
     """Whether objects of a class say nothing of what is computed."""
-    return any(c.__name__ in PASSING and root_of(c) in ("jax", "jaxlib", "equinox") for c in kind.__mro__)
+    traced = any(c.__name__ in PASSING and root_of(c) in ("jax", "jaxlib", "equinox") for c in kind.__mro__)
+    return traced or root_of(kind) in ("weakref", "_weakref", "_weakrefset")
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -371,9 +425,9 @@ def is_inside(path: str, folder: str) -> bool:
 @functools.cache
 def library_folders() -> tuple[str, ...]:
     """Where Python, the installed libraries and the engine with its operators are."""
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     here = Path(__file__).parent
-    return tuple(os.path.realpath(path) for path in (*paths, here, here.parent / "ops"))
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(os.path.realpath(path) for path in (*paths, str(here), str(here.parent / "ops")))
 
 
 @functools.cache
@@ -392,23 +446,6 @@ def is_users(module: ModuleType | None) -> bool:
         return True
     file = getattr(module, "__file__", None)
     return not is_library(file) if file else module.__name__ == "__main__" or hasattr(module, "__path__")
-
-
-def exported_name(value: Any) -> str | None:
-    """The name under which a library has an object, which may change as the process goes on; None if it was made elsewhere."""
-    kind = type(value)
-    root = root_of(kind)
-    plain = isinstance(value, FunctionType | type | ModuleType | np.ndarray | np.generic | jax.Array)
-    if plain or root == "builtins" or is_users(sys.modules.get(kind.__module__)):
-        return None
-    modules = [m for name, m in sorted(sys.modules.items()) if name.partition(".")[0] == root and m is not None]
-    names = (f"{m.__name__}.{name}" for m in modules for name, member in list(vars(m).items()) if member is value)
-    return next(names, None)
-
-
-def module_of(function: Any) -> str | None:
-    """The name of the module that a function was written in."""
-    return getattr(function, "__module__", None)
 
 
 def bound_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -466,10 +503,17 @@ def imported(chain: tuple[str, ...], function: FunctionType) -> Iterator[tuple[s
     except Exception:  # as it will be when the function runs
         return
     if is_users(module):
-        if members:
-            yield from ((f"{full}.{member}", getattr(module, member, None)) for member in members)
-        else:
-            yield full, module
+        top = full.partition(".")[0]
+        yield from ((f"{full}.{member}", member_of(module, member)) for member in members)
+        yield from () if members else ((top, sys.modules[top]),)
+
+
+def member_of(module: ModuleType, name: str) -> Any:
+    """What `from module import name` gives."""
+    if not hasattr(module, name):
+        with suppress(ImportError):
+            return importlib.import_module(f"{module.__name__}.{name}")
+    return getattr(module, name, None)
 
 
 def syntax_of(function: FunctionType) -> str | None:
@@ -524,8 +568,8 @@ def without_docstring(node: Any) -> Any:
     """The body of a function, a class or a module, without its docstring."""
     body = node.body
     first = body[0] if isinstance(body, list) and body else None
-    described = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    return body[1:] if described else body
+    text = getattr(first.value, "value", None) if isinstance(first, ast.Expr) else None
+    return body[1:] if isinstance(text, str) else body
 
 
 def shape(node: Any) -> Iterator[str]:
@@ -543,6 +587,7 @@ def shape(node: Any) -> Iterator[str]:
                 continue
             yield name
             yield from shape(without_docstring(node) if documented and name == "body" else value)
+        yield "."
     else:
         yield repr(node)
 

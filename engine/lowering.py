@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -65,17 +65,23 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         arguments[stage.key_argument] = jax.random.fold_in(key, zlib.crc32(stage.name.encode()))  # type: ignore[arg-type]
     check_annotations(stage, arguments)
     try:
-        value = call(stage.function, {**stage.constants, **arguments})
+        value = call(without_jit(stage.function), {**stage.constants, **arguments})
+        if value is None:
+            raise explain_no_return(context(stage, arguments))
+        values.register_dataclasses(value)
+        if (bad := values.bad_leaf(value)) is not None:
+            raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
+        return values.as_arrays(value)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise explain(error, context(stage, arguments)) from error
-    if value is None:
-        raise explain_no_return(context(stage, arguments))
-    values.register_dataclasses(value)
-    if (bad := values.bad_leaf(value)) is not None:
-        raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
-    return values.as_arrays(value)
+
+
+def without_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is under `@jax.jit`: its cache of traces does not know which adjoint a solve inside is to take."""
+    wrapped = getattr(function, "__wrapped__", None)
+    return wrapped if callable(wrapped) and hasattr(function, "lower") else function
 
 
 def find_leak(pipeline: Pipeline, shapes: Mapping[str, Any]) -> UserError | None:
@@ -174,17 +180,22 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+def reports(found: Mapping[str, Any], names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], jax.Array]]:
+    """Every leaf called `status` in what the stages return, at any depth: stage, path, value."""
+    for name in names:
+        for path, leaf in values.leaves(found[name]):
+            if path and path[-1] == STATUS_FIELD:
+                yield name, path, jnp.asarray(leaf)
+
+
 def status_of(found: Mapping[str, Any], names: Collection[str]) -> jax.Array:
     """The first status that is not 0 among those that stages report (int8; 0 = fine, else a code of the store)."""
     status = jnp.zeros((), jnp.int8)
-    for name in names:
-        if STATUS_FIELD not in values.fields_of(found[name]):
-            continue
-        reported = jnp.asarray(values.take(found[name], (STATUS_FIELD,)))
+    for name, path, reported in reports(found, names):
         if not jnp.issubdtype(reported.dtype, jnp.integer) and reported.dtype != jnp.bool_:
             raise StageError(
-                f"`stages.{name}` must report an integer `status` (0 = fine), but it is {values.in_words(reported)}. "
-                "Return an integer, or give the field another name."
+                f"`stages.{name}` must report an integer `status` (0 = fine), but {'.'.join((name, *path))} is "
+                f"{values.in_words(reported)}. Return an integer, or give the field another name."
             )
         code = jnp.max(reported) if reported.ndim else reported
         if reported.ndim and reported.dtype != jnp.bool_:

@@ -124,9 +124,9 @@ def check_reference(key: str, source: str, shapes: Mapping[str, Any]) -> Referen
 
 
 def stage_leaves(pipeline: Pipeline, name: str, shapes: Mapping[str, Any]) -> Iterator[Leaf]:
-    """Every leaf of a stage's value but its `status`, named by its dotted path."""
+    """Every leaf of a stage's value but those called `status`, named by its dotted path."""
     for path, aval in values.leaves(shapes[name]):
-        if path != (STATUS_FIELD,):
+        if path[-1:] != (STATUS_FIELD,):
             reference = Reference(name, path)
             yield make_leaf(f"stages.{name}", str(reference), reference, aval, None, {}, pipeline)
 

@@ -336,7 +336,7 @@ def import_target(target: str, key: str, folder: Path) -> Callable[..., Any]:
     before = set(sys.modules)
     try:
         found: Any = import_module_of(parts)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise explain_import(key, target, error) from None
     finally:
         mark_modules(before, folder)

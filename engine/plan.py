@@ -144,6 +144,9 @@ class Plan:
     warnings: tuple[str, ...]
     """What may be a mistake, though the run can be done."""
 
+    hoisted_jaxpr: Any = field(repr=False)
+    """Of the fixed parameters: the leaves of the hoisted stages' values, and the status that they report."""
+
     sample_jaxpr: Any = field(repr=False)
     labels: tuple[str, ...] = field(repr=False)
     """Names of the sample's outputs, in the order of the jaxpr."""
@@ -222,6 +225,7 @@ def make_draft(config: Config) -> Draft:
         )
     runtime.configure(settings)
     pipeline = build_pipeline(config)
+    runtime.configure(settings)  # again: a user's module may have set precision on import
     check_parameters_used(pipeline, config)
     wrt = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
     nominal = {
@@ -314,11 +318,32 @@ def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision
     if dtype is None:
         names = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
         dtype = np.dtype(names[kind][wide]).type
-    if kind in "iu" and not wide and np.any(np.abs(array.astype(object)) >= 2**31):
+    with np.errstate(over="ignore"):
+        for key, values_given in (
+            (f"parameters.{name}", array),
+            (f"sweep.axes.{name}", points.columns.get(name, array)),
+        ):
+            check_fits(key, np.asarray(values_given), np.dtype(dtype))
+        return array.astype(dtype)
+
+
+def check_fits(key: str, given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
+    """A value must not overflow in the precision in which it is computed.
+
+    Raises:
+        PlanError: one does.
+    """
+    if dtype.kind in "iu" and given.dtype.kind in "iuf":
+        limits = np.iinfo(dtype)
+        bad = (given < limits.min) | (given > limits.max)
+    elif dtype.kind in "fc":
+        bad = np.isfinite(given) & ~np.isfinite(given.astype(dtype))
+    else:
+        return
+    if bad.any():
         raise PlanError(
-            f"`parameters.{name}` must fit 32 bits under precision float32, but is {value}. Write it as a float."
+            f"`{key}` must fit {dtype.name}, but holds {given[bad].flat[0]}. Write precision: float64, or scale the parameter."
         )
-    return array.astype(dtype)
 
 
 def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[Any]]:
@@ -384,7 +409,8 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     unswept = tuple(name for name in labels if name not in swept)
     blocks = cut(draft.design.shape, width)
     warnings = (*draft.warnings, *warn_of_many_files(draft, blocks, variables))
-    return Plan(draft, passes, hoisted, unswept, variables, blocks, workers, bytes_each, warnings, jaxpr, labels)
+    once = trace_hoisted(draft, hoisted)
+    return Plan(draft, passes, hoisted, unswept, variables, blocks, workers, bytes_each, warnings, once, jaxpr, labels)
 
 
 def differentiated(draft: Draft) -> tuple[transforms.Sample, Any, tuple[str, ...]]:
@@ -409,6 +435,18 @@ def differentiated(draft: Draft) -> tuple[transforms.Sample, Any, tuple[str, ...
             if error.asked or avoid is not None:
                 raise
             avoid = error.mode
+
+
+def trace_hoisted(draft: Draft, hoisted: tuple[str, ...]) -> Any:
+    """The jaxpr of the stages that are computed once, so that what runs is what was traced, whatever a module does since."""
+    fixed, swept = split(draft)
+
+    def once(fixed: dict[str, Any]) -> Any:
+        found = evaluate(draft.pipeline, {**swept, **fixed}, None, stages=hoisted) if hoisted else {}
+        return jax.tree_util.tree_leaves({name: found[name] for name in hoisted}), status_of(found, hoisted)
+
+    with adjoint_context(draft.config)("none"):
+        return jax.make_jaxpr(once)(fixed)
 
 
 def trace_sample(sample: transforms.Sample, draft: Draft) -> tuple[Any, tuple[str, ...]]:

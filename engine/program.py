@@ -12,10 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from engine import transforms
-from engine.lowering import evaluate
-from engine.plan import Plan, adjoint_context, split
+from engine.errors import StageError, UserError, listed
+from engine.plan import Plan, split
+
+STATUS = "status"
 
 
 class Program:
@@ -33,11 +36,15 @@ class Program:
             found = sample(*jax.tree_util.tree_leaves(arguments))
             return [found[i] for i in keep], found[-1]
 
+        hoisted = jaxpr_as_fun(plan.hoisted_jaxpr)
+        shared = only(plan.sample_jaxpr, [name in plan.unswept for name in (*names, STATUS)])
+        structure = jax.tree_util.tree_structure({name: draft.shapes[name] for name in plan.hoisted})
+
         def once(fixed: Any, swept: Any, seed: Any) -> Any:
-            found = evaluate(draft.pipeline, {**fixed, **swept}, None, stages=plan.hoisted) if plan.hoisted else {}
-            given = {name: found[name] for name in plan.hoisted}
-            every = sample(*jax.tree_util.tree_leaves((given, fixed, swept, seed, np.uint32(0))))
-            return given, {name: every[names.index(name)] for name in plan.unswept}
+            *leaves, status = hoisted(*jax.tree_util.tree_leaves(fixed))
+            given = jax.tree_util.tree_unflatten(structure, leaves)
+            found = shared(*jax.tree_util.tree_leaves((given, fixed, swept, seed, np.uint32(0))))
+            return given, dict(zip([name for name in names if name in plan.unswept], found, strict=True)), status
 
         self.chunk, self.once = transforms.chunk_program(one), once
         self.fixed = {name: np.asarray(draft.nominal[name]) for name in fixed}
@@ -47,17 +54,21 @@ class Program:
         self.given: Any = {}
         self.memory: dict[str, int] = {}
         self.once_values: dict[str, np.ndarray[Any, Any]] = {}
+        self.once_failed = False
+        """Whether a stage that all samples share reported a failure."""
 
     def prepare(self) -> None:
         """Compile, and compute what the chunks share."""
         plan, jit = self.plan, self.plan.config.settings.execution.jit
-        adjoint = adjoint_context(plan.config)
         if plan.hoisted or plan.unswept:
             function = jax.jit(self.once) if jit else self.once
-            with adjoint("forward"), without_jit(not jit):
-                given, unswept = function(self.fixed, self.nominal, self.seed)
-            self.given = given
+            try:
+                with without_jit(not jit):
+                    self.given, unswept, status = jax.block_until_ready(function(self.fixed, self.nominal, self.seed))
+            except Exception as error:
+                raise failed_once(plan, error) from error
             self.once_values = {name: np.asarray(value) for name, value in unswept.items()}
+            self.once_failed = bool(status != 0)
         if jit:
             width = plan.blocks.width
             swept = {k: jax.ShapeDtypeStruct((width, *v.shape), v.dtype) for k, v in self.nominal.items()}
@@ -81,6 +92,22 @@ class Program:
         with without_jit(not self.plan.config.settings.execution.jit):
             found, status = self.chunk(self.given, self.fixed, dict(swept), self.seed, index)
             return {n: np.asarray(a) for n, a in zip(self.swept, found, strict=True)}, np.asarray(status)
+
+
+def only(jaxpr: Any, wanted: list[bool]) -> Any:
+    """The function of a jaxpr that computes some of its outputs, and nothing that they do not need."""
+    lean, _ = dce_jaxpr(jaxpr.jaxpr, wanted, instantiate=True)
+    return jaxpr_as_fun(jaxpr.replace(jaxpr=lean))
+
+
+def failed_once(plan: Plan, error: Exception) -> UserError:
+    """The error for stages computed once for all samples that raised."""
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    names = listed(plan.hoisted) if plan.hoisted else "what all samples share"
+    return StageError(
+        f"`stages` must run to their end, but of {names}, computed once for all samples, one raised: {said[-1]}. Mend it, "
+        "or the values that it is given."
+    )
 
 
 def without_jit(off: bool) -> AbstractContextManager[Any]:

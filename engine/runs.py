@@ -21,7 +21,7 @@ import numpy as np
 from engine import runtime
 from engine.config import Config, encode
 from engine.errors import PlanError, StoreError, listed
-from engine.plan import Draft, Plan, attributes_of, make_draft, make_layout, make_plan
+from engine.plan import Draft, Plan, attributes_of, derivative_leaves, make_draft, make_layout, make_plan
 from engine.status import STATUS
 from engine.store import Store, create, open_existing
 
@@ -104,45 +104,41 @@ def carry_out(
     """
     began = time.perf_counter()
     stop = stop or threading.Event()
+    if isinstance(source, Plan):
+        runtime.configure(source.config.settings)  # another plan may have set another precision since
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
     store = None if fresh or draft.config.settings.store.overwrite else find_store(draft)
     numbers = None
     if store is not None:
         retry = [code for code in STATUS.values() if code > STATUS["ok"]] if retry_failed else []
         numbers = store.unfinished_blocks(retry)
-        if not numbers:
+        relabel(draft, store, say)
+        if not numbers and not store.lacks_once():
             return account(draft, store, began, None, skipped=draft.design.samples)
         check_versions(store)
     plan = plan_for(source, draft, store)
     for warning in plan.warnings:
         say(f"warning: {warning}")
     before = 0
-    if store is None:
-        store = create(
-            draft.store_path,
-            make_layout(plan),
-            attributes_of(plan),
-            replace=fresh or draft.config.settings.store.overwrite,
-        )
-        numbers = list(store.blocks)
-    else:
+    if store is not None:
         before = draft.design.samples - sum(len(store.blocks.samples_of(n)) for n in numbers or ())
         say(f"resuming {store.path}: {before} of {draft.design.samples} samples are done")
-    with log_file(log_path(store.path)):
-        return compute(plan, store, numbers or [], began, before, observers, stop, say)
+    with log_file(log_path(draft.store_path)):
+        return compute(plan, store, numbers, fresh, began, before, observers, stop, say)
 
 
 def compute(
     plan: Plan,
-    store: Store,
-    numbers: list[int],
+    store: Store | None,
+    numbers: list[int] | None,
+    fresh: bool,
     began: float,
     before: int,
     observers: Sequence[Any],
     stop: threading.Event,
     say: Any,
 ) -> Summary:
-    """Compile, run the blocks `numbers`, and record what happened."""
+    """Compile, make the store if there is none, run the blocks `numbers` (None: all), and record what happened."""
     from engine.execute import Runner, execute
     from engine.program import Program
 
@@ -151,10 +147,16 @@ def compute(
         start = time.perf_counter()
         wait_for(program.prepare)
         prepared = time.perf_counter() - start
+        if store is None:
+            replace = fresh or plan.config.settings.store.overwrite
+            store = create(plan.draft.store_path, make_layout(plan), attributes_of(plan), replace=replace)
+        numbers = list(store.blocks) if numbers is None else numbers
         say(
             f"compiled in {prepared:.1f} s; chunks of {plan.blocks.width} to run: {len(numbers)}, {plan.workers} at once"
         )
-        store.write_once(program.once_values | coordinates(plan))
+        store.write_once(
+            program.once_values | coordinates(plan), failed=program.once_values if program.once_failed else ()
+        )
         runner = Runner(plan, program, store, observers, stop)
         start = time.perf_counter()
         try:
@@ -208,6 +210,15 @@ def find_store(draft: Draft) -> Store | None:
         f"`store.path` must be free or hold this run's results, but {draft.store_path!r} holds another run's. "
         f"What differs: {differences(draft, store)}. Give another store.path, leave it out, or replace it with --fresh."
     )
+
+
+def relabel(draft: Draft, store: Store, say: Any) -> None:
+    """Units and descriptions are no part of the question: the store takes those that the config has now."""
+    leaves = {
+        leaf.name: dict(leaf.attributes) for leaf in (*draft.outputs, *derivative_leaves(draft.requests, draft.shapes))
+    }
+    if changed := store.relabel(leaves):
+        say(f"{store.path}: new units or descriptions for {listed(changed)}")
 
 
 def differences(draft: Draft, store: Store) -> str:

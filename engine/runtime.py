@@ -36,10 +36,10 @@ def configure(settings: Settings) -> None:
     wide = settings.precision == "float64"
     os.environ["JAX_ENABLE_X64"] = str(wide).lower()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("EQX_ON_ERROR", "nan")  # a check inside a user's stage marks its sample, and stops no other
     import jax
 
     jax.config.update("jax_enable_x64", wide)
+    jax.config.update("jax_disable_jit", False)  # execution.jit says it
     set_compile_cache(settings.execution.compile_cache)
     device = find_device(settings.execution.device)
     jax.config.update("jax_default_device", device)
@@ -54,6 +54,14 @@ def find_device(kind: str) -> Any:
     """
     import jax
 
+    try:
+        jax.devices()
+    except Exception as error:
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise PlanError(
+            f"`JAX_PLATFORMS` must name a platform that JAX can start here, but is {asked!r}: {(str(error) or 'none').splitlines()[0]}. "
+            "Unset the variable, or set it to cpu."
+        ) from None
     if kind == "auto":
         return None
     try:

@@ -171,16 +171,40 @@ class Store:
     def unfinished_blocks(self, retry: Collection[int] = ()) -> list[int]:
         """Blocks with a pending sample, or with one whose status is in `retry`."""
         wanted = np.isin(self.status(), [STATUS["pending"], *retry])
-        return [number for number in self.blocks if wanted[self.blocks.region(number)].any()]
+        return [n for n in self.blocks if wanted[self.blocks.region(n)].any() or not self._is_whole(n)]
 
-    def write_once(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write variables that are not swept, some or all of them."""
+    def lacks_once(self) -> bool:
+        """Whether a file of a variable that is not swept is gone."""
+        place = _place(self.path)
+        return isinstance(place, Path) and any(
+            not any(_is_file(file) for file in (place / v.name).rglob("c*"))
+            for v in self.variables
+            if not v.swept and 0 not in v.shape
+        )
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether the files of a block are all there. Of a remote store that is taken for granted."""
+        place = _place(self.path)
+        if not isinstance(place, Path):
+            return True
+        extent = self.blocks.region(number)
+        lead = [str(s.start // b) for s, b in zip(extent, self.blocks.block, strict=True)]
+        for variable in self.variables:
+            if variable.swept and 0 not in variable.shape:
+                rest = ["0"] * (len(variable.shape) - len(lead))
+                if not _is_file(place.joinpath(variable.name, "c", *lead, *rest)):
+                    return False
+        return True
+
+    def write_once(self, values: Mapping[str, np.ndarray], failed: Collection[str] = ()) -> None:
+        """Write variables that are not swept, some or all of them; those in `failed` as missing."""
         once = {v.name: v for v in self.variables if not v.swept}
         _check_names(values, set(values) & set(once))
         arrays = {name: _checked(array, once[name], once[name].shape) for name, array in values.items()}
         with _explained(self.path):
             for name, array in arrays.items():
-                self._array(name)[...] = encode(array, self._encodings[name])
+                missing = np.full(array.shape, True) if name in failed else None
+                self._array(name)[...] = encode(array, self._encodings[name], missing)
 
     def write_block(self, number: int, values: Mapping[str, np.ndarray], status: np.ndarray) -> None:
         """Write a block: first its data, then its status. Samples that are not `ok` are masked.
@@ -210,6 +234,25 @@ class Store:
         plain = to_json(changes)
         with self._lock, _explained(self.path):
             self.group = zarr.open_group(self.group.store, path=self.group.path, mode="r+").update_attributes(plain)
+
+    def relabel(self, attributes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Set the attributes that people read of variables, where they differ; the names of those changed."""
+        labels = ("units", "description", "units_of_output")
+        changed = []
+        with self._lock, _explained(self.path):
+            for name, given in attributes.items():
+                array = self.group.get(name)
+                if array is None:
+                    continue
+                now = {k: v for k, v in array.attrs.items() if k in labels}
+                wanted = {k: v for k, v in to_json(given).items() if k in labels}
+                if now != wanted:
+                    kept = {k: v for k, v in array.attrs.items() if k not in labels}
+                    array.attrs.put({**kept, **wanted})
+                    changed.append(name)
+            if changed:
+                self.group = _consolidated(self.group)
+        return changed
 
     def add_variables(self, variables: Sequence[Variable]) -> None:
         """Add arrays, to be written later; xarray sees them at once. For one process, while no block is written."""
@@ -242,6 +285,14 @@ class Store:
             array = cast("zarr.Array[Any]", self.group[name])
             self._arrays[name] = array.with_config({"write_empty_chunks": True})
         return self._arrays[name]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there and holds something."""
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _within(region: tuple[slice, ...]) -> Any:
@@ -397,6 +448,14 @@ def _explained(path: str | Path) -> Iterator[None]:
     """Turn what the operating system refuses into a `StoreError`."""
     try:
         yield
+    except (KeyError, IndexError, RuntimeError, ValueError, TypeError, EOFError) as error:
+        if isinstance(error, StoreError):
+            raise
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise StoreError(
+            f"`store.path` must hold a store that is whole, but {path} is damaged ({type(error).__name__}: {said}). Replace it with "
+            "--fresh, or take it from a copy."
+        ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(

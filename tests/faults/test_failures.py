@@ -18,12 +18,15 @@ from engine.errors import UserError
 from tests.project import REPOSITORY, Project
 
 CALLBACK = """\
+    from pathlib import Path
+
     import jax
     import numpy as np
 
 
     def lookup(k):
-        if 0.3 < k < 0.6:
+        low = 0.5 if Path(__file__).with_name("mended").exists() else 0.3
+        if low < k < 0.6:
             raise LookupError(f"no entry for {float(k):.2f}")
         return np.float64(2.0 * k)
 
@@ -102,7 +105,7 @@ def test_resume_computes_what_is_missing_and_failed_samples_only_if_asked(lookup
     again = lookup.summary("execution.chunk=1", observers=[Watch()])
     assert done == []
     assert (again.skipped, again.status, again.exit_code) == (12, "partial", 3)
-    lookup.model(CALLBACK.replace("0.3 < k < 0.6", "0.5 < k < 0.6"))
+    (lookup.folder / "mended").touch()
     retried = lookup.summary("execution.chunk=1", observers=[Watch()], retry_failed=True)
     k = np.linspace(0, 1, 12)
     assert sorted(done) == np.flatnonzero((k > 0.3) & (k < 0.6)).tolist()
