@@ -134,9 +134,9 @@ def out_of_range(jaxpr: Any, nominal: Mapping[str, Array], points: Design) -> li
         if check.names in told or any(v in earlier for v in told.values()) or allowed(check):
             continue
         samples, rows = escaping(check, mask, samples, program, nominal, points)
-        if rows.any():
+        if len(rows):
             told[check.names] = check.step.outs[0]
-            problems.append(message(check, samples, int(np.flatnonzero(rows)[0]), points))
+            problems.append(message(check, samples, int(rows[0]), points))
     return problems
 
 
@@ -209,7 +209,7 @@ class Program:
     ) -> list[Value]:
         """Add one equation, with what there is to check in it."""
         rule, needs = RULES.get(name), None
-        if rule is not None and len(self.steps) < MOST_EQUATIONS:
+        if rule is not None and len(self.steps) < MOST_EQUATIONS and not (name == "dot_general" and heavy(eqn)):
             needs = union(operands)
         outs = []
         for position, aval in enumerate(avals):
@@ -319,6 +319,13 @@ def followable(aval: Any) -> bool:
     """Whether NumPy can hold a value, and it is not too large."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf" and aval.size <= MOST_ELEMENTS
+
+
+def heavy(eqn: Any) -> bool:
+    """Whether a matrix product is too large to be worth it."""
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    a = eqn.invars[0].aval
+    return bool(eqn.outvars[0].aval.size * np.prod([a.shape[axis] for axis in contracted]) > MOST_ELEMENTS / 10)
 
 
 def callee(eqn: Any) -> Any | None:
@@ -481,11 +488,11 @@ def no_power(base: Array, exponent: Array) -> Array:
 
 def on_result(step: Step, mask: Array) -> Array:
     """Which elements of a look-up come from the marked indices; of an update all may."""
-    rank = len(step.outs[0].aval.shape) if step.outs else 0
+    rank = rank_of(step.outs[0]) if step.outs else 0
     if step.name == "gather":
         offset = step.eqn.params["dimension_numbers"].offset_dims
         return along(mask, [axis for axis in range(rank) if axis not in offset], rank)
-    return mask.reshape(len(mask), -1).any(axis=1).reshape(-1, *[1] * rank)
+    return by_sample(mask).reshape(-1, *[1] * rank)
 
 
 # --- The values of the parameters, and what follows from them ---
@@ -590,13 +597,16 @@ def some(columns: list[Array], most: int, keep: Sequence[int] | Array) -> Array:
     found = distinct(flat) if len(flat[0]) > MANY else np.arange(len(flat[0]))
     chosen = np.zeros(len(flat[0]), bool)
     chosen[list(keep)] = True
-    if len(found) <= most:
-        chosen[found] = True
-    else:
-        ends = [int(found[pick(column[found])]) for column in flat[: most // 4 + 1] for pick in (np.argmin, np.argmax)]
-        chosen[ends] = True
-        chosen[found[np.linspace(0, len(found) - 1, max(0, most - len(ends))).astype(int)]] = True
+    chosen[thinned(found, most)] = True
+    if len(found) > most:
+        chosen[[int(found[pick(column[found])]) for column in flat[:most] for pick in (np.argmin, np.argmax)]] = True
     return np.flatnonzero(chosen)
+
+
+def thinned(positions: Array, most: int) -> Array:
+    """At most so many positions, evenly between the first and the last."""
+    n = len(positions)
+    return positions if n <= most else positions[np.linspace(0, n - 1, most).astype(int)]
 
 
 def distinct(columns: list[Array]) -> Array:
@@ -626,7 +636,7 @@ def escaping(
     """For which samples a wrong value reaches a result of the program: a mask may remove it on the way.
 
     Returns:
-        Samples of all parameters that decide, and which of them are wrong.
+        Samples of all parameters that decide, and the positions of those that are wrong.
     """
     reached = set(check.step.outs)
     masks: list[Value] = []
@@ -634,56 +644,70 @@ def escaping(
         if not reached.isdisjoint(step.operands):
             reached.update(step.outs)
             masks += step.operands[:1] if step.name == "select_n" else step.operands if step.name == "mul" else ()
-    names = check.names.union(*(v.needs or () for v in masks if is_mask(v)))
-    masks = [v for v in masks if v.needs is not None and v.needs <= names]
+    masks = [v for v in masks if v.needs is not None and is_mask(v)]
+    names = check.names.union(*(v.needs or () for v in masks))
     if masks:
-        bad = np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1))[:16]
+        bad = np.flatnonzero(by_sample(mask))[:16]
         keep = {dim: np.unique(positions[bad]) for dim, positions in samples.where.items()}
-        samples = Samples(names, [*wanted_by([check]), *masks], nominal, points, keep)
-        again = wrong(check, samples)
-        mask = mask if again is None else again
-    marks: dict[Value, Array] = {v: mask for v in check.step.outs}
+        wider = Samples(names, [*wanted_by([check]), *masks], nominal, points, keep, budget=4 * BUDGET)
+        if (again := wrong(check, wider)) is not None:
+            samples, mask = wider, again
+    largest = max(getattr(v.aval, "size", 1) for v in reached)
+    bad = thinned(np.flatnonzero(by_sample(mask)), max(1, BUDGET // max(1, largest)))
+    marks: dict[Value, Array] = {v: mask[bad] for v in check.step.outs}
+    known = {v: x[bad] if len(x) > 1 else x for v in masks if (x := samples.get(v)) is not None}
     for step in program.steps[check.step.number + 1 :]:
         if any(v in marks for v in step.operands):
-            spread(step, marks, samples, check.kind)
-    rows = np.zeros(samples.n, bool)
+            spread(step, marks, known, check.kind)
+    rows = np.zeros(len(bad), bool)
     for value in program.outs:
         if value in marks:
-            rows = rows | marks[value].reshape(len(marks[value]), -1).any(axis=1)  # 1 long: all the same
-    return samples, rows
+            rows = rows | by_sample(marks[value])
+    return samples, bad[rows]
+
+
+def by_sample(mask: Array) -> Array:
+    """For which samples anything is marked."""
+    return np.asarray(mask.reshape(len(mask), -1).any(axis=1))
 
 
 def is_mask(value: Value) -> bool:
     """Whether a factor or a condition may be there to remove something."""
-    one = value.operands[0] if value.name == "convert_element_type" else value
-    return followable(one.aval) and one.aval.dtype.kind in "bi"
+    while value.operands and (value.name == "convert_element_type" or value.name in SHAPES):
+        value = value.operands[0]
+    return followable(value.aval) and value.aval.dtype.kind in "bi"
 
 
-def spread(step: Step, marks: dict[Value, Array], samples: Samples, kind: str) -> None:
-    """Mark what is wrong in the results of an equation, given what is wrong in its operands."""
+def rank_of(value: Value) -> int:
+    """Axes of a value; a token of an effect has none."""
+    return len(getattr(value.aval, "shape", ()))
+
+
+def spread(step: Step, marks: dict[Value, Array], masks: Mapping[Value, Array], kind: str) -> None:
+    """Mark what is wrong in the results of an equation, given what is wrong in its operands and known masks."""
     operands = step.operands
     if indexes(step.name) and kind == "conversion" and operands[0] not in marks:
         return  # an index that does not fit its dtype is out of range, and told as that
-    given = [marks.get(v, np.zeros((1,) * (len(v.aval.shape) + 1), bool)) for v in operands]
-    known = samples.get(operands[0])
+    given = [marks.get(v, np.zeros((1,) * (rank_of(v) + 1), bool)) for v in operands]
+    known = masks.get(operands[0])
     if step.name == "select_n" and known is not None:
         chosen = align(lambda at, *parts: np.choose(at.astype(int), parts), [known, *given[1:]])
         outs = [align(np.logical_or, [chosen, given[0]])]
     elif step.name == "mul" and kind != "power":
-        factors = [samples.get(v) for v in operands[::-1]]
+        factors = [masks.get(v) for v in operands[::-1]]
         kept = [
             m if f is None else align(lambda a, b: a & (b != 0), [m, f]) for m, f in zip(given, factors, strict=True)
         ]
         outs = [align(np.logical_or, kept)]
     elif step.name in ELEMENTWISE or step.name in UNFOLLOWED:
         outs = [align(lambda *parts: sum(parts[1:], start=parts[0]), given)]  # of booleans, + is or
-    elif step.name in SHAPES and samples.n * sum(v.aval.size for v in operands) <= 10 * BUDGET:
+    elif step.name in SHAPES and max(map(len, given)) * sum(v.aval.size for v in operands) <= 10 * BUDGET:
         full = [np.broadcast_to(m, (len(m), *v.aval.shape)) for m, v in zip(given, operands, strict=True)]
         result = SHAPES[step.name](step.eqn, full)
         outs = result if isinstance(result, list) else [result]
     else:
-        rows = np.any(np.broadcast_arrays(*(m.reshape(len(m), -1).any(axis=1) for m in given)), axis=0)
-        outs = [rows.reshape(-1, *[1] * len(v.aval.shape)) for v in step.outs]
+        rows = np.any(np.broadcast_arrays(*map(by_sample, given)), axis=0)
+        outs = [rows.reshape(-1, *[1] * rank_of(v)) for v in step.outs]
     marks.update((value, mark) for value, mark in zip(step.outs, outs, strict=True) if mark.any())
 
 
@@ -728,12 +752,13 @@ def message(check: Check, samples: Samples, row: int, points: Design) -> str:
     column = index[row if len(index) > 1 else 0]
     column = np.ravel(column if check.column is None else column[..., check.column])
     found = int(column[(column < 0) | (column > check.last)][0])
-    found -= check.length * (found < 0)  # JAX has added the length to a negative index
+    if check.kind == "index" and found < 0:
+        found -= check.length  # which JAX has added
     several = len(names) > 1
-    known = (
-        list(at.values()) == [found] or found == np.iinfo(index.dtype).max
-    )  # the latter stands for any that is larger
-    gives = "" if known else f", which {'give' if several else 'gives'} the index {found}"
+    beyond = found == np.iinfo(index.dtype).max  # the nearest to what does not fit
+    gives = (
+        "" if beyond or list(at.values()) == [found] else f", which {'give' if several else 'gives'} the index {found}"
+    )
     size, last, length = check.length - check.last, check.last, check.length
     if check.kind == "branch":
         what, gives = f"choose one of {length} branches (0 to {last})", gives.replace("index", "branch")
@@ -758,7 +783,8 @@ def consequence(step: Step) -> tuple[str, str]:
     if step.name.startswith("scatter") and "CLIP" not in str(step.eqn.params["mode"]):
         return "leave that update out and go on", 'mode="drop" in the stage if that is meant'
     if step.name == "gather" and "FILL" in str(step.eqn.params["mode"]):
-        return f"go on with {step.eqn.params['fill_value']} in its place", 'mode="fill" in the stage if that is meant'
+        filling = step.eqn.params["fill_value"]
+        return f"go on with {filling} in its place", 'mode="fill" in the stage if that is meant'
     return "clamp it and go on with a wrong value", clip
 
 

@@ -7,15 +7,16 @@ Imports only what the command at hand needs: `--help` loads no JAX.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from engine.errors import UserError, nearest
 
@@ -64,6 +65,9 @@ examples:
 }
 
 MISTAKE, INTERRUPTED = 2, 130
+ANSWERS: TextIO | None = None
+"""Where JSON goes, if not to standard output."""
+
 GRACE = 8.0
 """Seconds that the chunks in flight get to finish after Ctrl-C."""
 
@@ -118,15 +122,21 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks ∘ still shows the plan
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: end_at_once(as_json))
     code = 1
     try:
-        code = dispatch(arguments)
-        sys.stdout.flush()
+        with only_json(as_json):
+            code = dispatch(arguments)
+            sys.stdout.flush()
     except UserError as error:
         code = report_problems(error, "--json" in arguments)
     except KeyboardInterrupt:
-        print("interrupted: finished chunks are kept; the same command goes on", file=sys.stderr)
-        leave(INTERRUPTED)
+        end_at_once(as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -139,10 +149,37 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+@contextlib.contextmanager
+def only_json(wanted: bool) -> Iterator[None]:
+    """Send what models and libraries print to standard error, so that standard output holds one JSON object."""
+    global ANSWERS
+    try:
+        if not wanted:
+            raise OSError
+        sys.stdout.flush()
+        kept = os.dup(1)
+    except OSError:
+        yield
+        return
+    os.dup2(2, 1)
+    ANSWERS = os.fdopen(kept, "w", encoding="utf-8", closefd=False)
+    yield
+
+
+def end_at_once(as_json: bool) -> NoReturn:
+    """Answer Ctrl-C while no chunk runs: nothing is lost, and nothing is waited for."""
+    if as_json:
+        with contextlib.suppress(OSError):
+            print_json({"status": "interrupted"})
+    complain("interrupted: finished chunks are kept; the same command goes on")
+    leave(INTERRUPTED)
+
+
 def leave(code: int) -> NoReturn:
     """End the process at once: threads that still compute are not waited for, and the store is consistent at any instant."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -225,7 +262,7 @@ def run_once(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[int
     from engine.runs import carry_out
 
     stop = threading.Event()
-    with Interrupts(stop) as interrupts:
+    with Interrupts(stop, options.json) as interrupts:
         summary = carry_out(
             config,
             fresh=options.fresh,
@@ -249,8 +286,9 @@ class Interrupts:
     Watches the run as an observer, to know when chunks run.
     """
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, as_json: bool) -> None:
         self.stop = stop
+        self.as_json = as_json
         self.running = False
         self.previous: list[tuple[int, Any]] = []
 
@@ -277,7 +315,7 @@ class Interrupts:
     def handle(self, *_: object) -> None:
         """Answer a signal."""
         if self.stop.is_set() or not self.running:
-            raise KeyboardInterrupt
+            end_at_once(self.as_json)
         self.stop.set()
         complain("\nstopping: chunks in flight are being finished; press Ctrl-C again to leave at once")
         timer = threading.Timer(GRACE, leave, [INTERRUPTED])
@@ -292,8 +330,10 @@ def plan_command(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.overrides)
     from engine.plan import make_draft, make_plan
     from engine.reports import describe_plan, plan_as_data
+    from engine.runs import check_store
 
     plan = make_plan(make_draft(config))
+    check_store(plan)
     if options.json:
         print_json(plan_as_data(plan))
     else:
@@ -342,7 +382,7 @@ def doctor_command(options: argparse.Namespace) -> int:
 
 def print_json(data: Any) -> None:
     """One strict JSON object on standard output."""
-    print(json.dumps(data, allow_nan=False, default=str, ensure_ascii=False))
+    print(json.dumps(data, allow_nan=False, default=str), file=ANSWERS or sys.stdout, flush=True)
 
 
 def report_problems(error: UserError, as_json: bool) -> int:
@@ -362,7 +402,7 @@ def report_bug(error: Exception, as_json: bool) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="engine-", suffix=".log", delete=False, encoding="utf-8") as log:
         log.write(text)
     line = f"{type(error).__name__}: {error}".splitlines()[0]
-    print(f"error: {line}\nThis should not happen. The traceback is in {log.name}.", file=sys.stderr)
+    complain(f"error: {line}\nThis should not happen. The traceback is in {log.name}.")
     if as_json:
         print_json({"status": "error", "problems": [line], "log": log.name})
     return 1

@@ -139,6 +139,8 @@ def read_tokens(file: Path) -> yaml.Node:
         raise ConfigError(
             f"{where} must be YAML, but {what}. Check the indentation, quotes and brackets there."
         ) from None
+    except RecursionError:
+        raise ConfigError(f"`{file.name}` must not nest as deeply as it does. Flatten it.") from None
     except OSError as error:
         raise ConfigError(f"`{file.name}` must be readable, but {error.strerror}. Check its permissions.") from None
     if root is None:
@@ -147,6 +149,9 @@ def read_tokens(file: Path) -> yaml.Node:
         raise ConfigError(
             f"`{file.name}` must be a mapping of settings, but is {root.tag.rpartition(':')[2]}. Start with `name: ...`."
         )
+    check_size(file, root)
+    check_sections(file, root)
+    check_defaults(file, root)
     for mapping in mappings(root):
         names = [k.value for k, _ in mapping.value]
         for name in {n for n in names if names.count(n) > 1 and n != "<<"}:
@@ -155,6 +160,71 @@ def read_tokens(file: Path) -> yaml.Node:
                 f"`{file.name}` must hold each key once, but {name!r} stands in lines {line[0]} and {line[1]}. Remove one."
             )
     return root
+
+
+def check_size(file: Path, root: yaml.Node) -> None:
+    """Aliases of aliases can stand for more nodes than there are atoms; a node inside itself has no end."""
+    sizes: dict[int, int | None] = {}
+
+    def size(node: yaml.Node) -> int:
+        if (known := sizes.get(id(node), 0)) is None:
+            raise ConfigError(
+                f"`{file.name}` must not hold a node inside itself, but does, by an alias in line {node.start_mark.line + 1}. Remove it."
+            )
+        if known:
+            return known
+        sizes[id(node)] = None
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        total = 1 + sum(size(part) for child in children for part in (child if isinstance(child, tuple) else (child,)))
+        sizes[id(node)] = total
+        return total
+
+    try:
+        total = size(root)
+    except RecursionError:
+        raise ConfigError(f"`{file.name}` must not nest as deeply as it does. Flatten it.") from None
+    if total > MOST_NODES:
+        raise ConfigError(
+            f"`{file.name}` must hold at most {MOST_NODES} values, but stands for {total} with its aliases. Put long lists into a table."
+        )
+
+
+def check_sections(file: Path, root: yaml.MappingNode) -> None:
+    """Sections that are mappings must be written as such; Hydra's own message for a list names no key."""
+    problems = []
+
+    def visit(key: str, node: yaml.Node) -> None:
+        if isinstance(node, yaml.MappingNode) and key == "sweep":
+            for name, child in node.value:
+                if name.value == "axes":
+                    visit("sweep.axes", child)
+        elif key in MAPPINGS and isinstance(node, yaml.SequenceNode):
+            problems.append(
+                f"`{key}` must be a mapping, but is a list (line {node.start_mark.line + 1}). Write {MAPPINGS[key]}."
+            )
+
+    for name, child in root.value:
+        visit(str(name.value), child)
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_defaults(file: Path, root: yaml.MappingNode) -> None:
+    """The engine's defaults must come before the file's own settings, which they would replace."""
+    listed_defaults = next((child for name, child in root.value if name.value == "defaults"), None)
+    if not isinstance(listed_defaults, yaml.SequenceNode):
+        return
+    names = [child.value for child in listed_defaults.value if isinstance(child, yaml.ScalarNode)]
+    others = [name.value for name, _ in root.value if name.value != "defaults"]
+    if "_self_" not in names and others:
+        raise ConfigError(
+            f"`defaults` must say where this file's own settings stand, but has no _self_. Write `- _self_` last in {file.name}."
+        )
+    if "engine" in names and "_self_" in names and names.index("_self_") < names.index("engine"):
+        raise ConfigError(
+            "`defaults` must name engine before _self_, but names it after: its defaults would replace this file's settings. "
+            "Write [engine, ..., _self_]."
+        )
 
 
 def mappings(node: yaml.Node) -> Iterator[yaml.MappingNode]:
@@ -175,6 +245,11 @@ def search_path(file: Path) -> str:
 
 def composed(file: Path, overrides: list[str]) -> DictConfig:
     """What Hydra makes of the file, with its errors in our words."""
+    if (own := file.parent / "engine.yaml").is_file() and own.parent != groups_folder():
+        raise ConfigError(
+            f"`{own}` must have another name, but is called engine.yaml: `defaults: [engine, ...]` would take it for the engine's "
+            "own defaults. Rename it."
+        )
     try:
         return compose(file.stem, overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:
@@ -183,6 +258,15 @@ def composed(file: Path, overrides: list[str]) -> DictConfig:
         raise ConfigError(
             "`defaults` must be a list of names and `group: option` pairs, such as [engine, {solver: tsit5}, _self_], "
             f"but Hydra says: {str(error).splitlines()[0]}."
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            f"`defaults` must not lead back to the file itself, but those of {file.name} do. Remove that entry."
+        ) from None
+    except Exception as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"`{file.name}` must compose, but {type(error).__name__}: {said}. Mend the file there."
         ) from None
 
 
@@ -285,7 +369,10 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
         o
         for o in parsed
         if not o.is_sweep_override()
-        and (o.key_or_group in chosen or (o.is_add() and any((f / o.key_or_group).is_dir() for f in folders)))
+        and (
+            o.get_key_element().lstrip("+~") in chosen
+            or (o.is_add() and any((f / o.key_or_group).is_dir() for f in folders))
+        )
         and (o.is_delete() or isinstance(o.value(), str | list))
         and "hydra" not in o.key_or_group
     ]
@@ -340,9 +427,10 @@ def applied(override: Override, base: DictConfig) -> list[str]:
         return ["~sweep.axes", f"++{line}"] if "axes" in value else [line]
     if override.type is not OverrideType.CHANGE or not (key in NAMED or key.rpartition(".")[0] in NAMED):
         return [line]
-    if isinstance(override.value(), dict) or OmegaConf.is_config(OmegaConf.select(base, key)):
+    stands = OmegaConf.is_config(OmegaConf.select(base, key))
+    if stands:
         return [f"~{key}", f"+{line}"]
-    return [line]
+    return [f"++{line}"] if isinstance(override.value(), dict) else [line]
 
 
 def keep_order(config: DictConfig, base: DictConfig, values: list[Override]) -> None:
@@ -355,6 +443,22 @@ def keep_order(config: DictConfig, base: DictConfig, values: list[Override]) -> 
             if list(ordered) != list(plain):
                 OmegaConf.update(config, key, ordered, merge=False, force_add=True)
 
+
+MOST_NODES = 2_000_000
+"""Values that a file may stand for, its aliases followed."""
+
+MAPPINGS = {
+    "stages": "stages: {name: {_target_: module.function}}",
+    "parameters": "parameters: {name: 1.0}",
+    "constants": "constants: {name: value}",
+    "coords": "coords: {dimension: stage.field}",
+    "sweep": "sweep: {axes: {name: [1.0, 2.0]}}",
+    "sweep.axes": "axes: {name: [1.0, 2.0]}",
+    "derivatives": "derivatives: {name: {of: output, wrt: [parameter]}}",
+    "execution": "execution: {chunk: auto}",
+    "store": "store: {path: results/name.zarr}",
+}
+"""Sections that are mappings, with an example."""
 
 ABSENT = object()
 
@@ -491,7 +595,14 @@ def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:
     [['solver=tsit5', 'seed=1'], ['solver=dopri8', 'seed=1']]
     """
     parsed = parse_overrides(overrides)
-    return [list(run) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for run in batch]
+    try:
+        return [list(run) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for run in batch]
+    except Exception as error:
+        sweeps = [o.input_line for o in parsed if o.is_sweep_override()]
+        raise ConfigError(
+            f"`{sweeps[0] if sweeps else '-m'}` must be a list of choices for -m, but Hydra says: {str(error).splitlines()[0]}. "
+            "Write the choices out: key=a,b,c."
+        ) from None
 
 
 def build(node: object) -> Any:

@@ -33,7 +33,7 @@ import numpy as np
 from engine.jaxprs import inner_jaxprs, is_literal, opened
 from engine.values import is_key
 
-DEEPEST = 60
+DEEPEST = 80
 """Levels of nesting that are followed, well within Python's own limit on recursion."""
 
 PLAIN = (type(None), bool, int, float, complex, bytes, type(Ellipsis))
@@ -227,9 +227,9 @@ class Description:
     def code(self, value: Any) -> str:
         """A function, a class or a module: a library's by name, a user's by what it does."""
         if isinstance(value, MethodType):
-            owner = self.exported_name(value.__self__)
+            name = self.exported_name(value.__self__)
             return (
-                f"method {owner}.{value.__name__}" if owner else f"method {self.text([value.__func__, value.__self__])}"
+                f"method {name}.{value.__name__}" if name else f"method {self.text([value.__func__, value.__self__])}"
             )
         if isinstance(value, BuiltinFunctionType):
             owner, module = value.__self__, sys.modules.get(value.__module__ or "")

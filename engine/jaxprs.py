@@ -1,4 +1,4 @@
-"""Facts read off a traced program, before anything is compiled: what depends on what, how much it holds, what it is.
+"""Facts read off a traced program, before anything is compiled: what depends on what, and how much it holds.
 
 In: a closed jaxpr. Out: plain answers. Knows nothing of stages.
 """

@@ -68,7 +68,7 @@ class Program:
             except Exception as error:
                 raise failed_once(plan, error) from error
             self.once_values = {name: np.asarray(value) for name, value in unswept.items()}
-            self.once_failed = bool(status != 0)
+            self.once_failed = bool(np.asarray(status))
         if jit:
             width = plan.blocks.width
             swept = {k: jax.ShapeDtypeStruct((width, *v.shape), v.dtype) for k, v in self.nominal.items()}

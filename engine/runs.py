@@ -23,7 +23,7 @@ from engine.config import Config, encode
 from engine.errors import PlanError, StoreError, listed
 from engine.plan import Draft, Plan, attributes_of, derivative_leaves, make_draft, make_layout, make_plan
 from engine.status import STATUS
-from engine.store import Store, create, open_existing
+from engine.store import Store, check_layout, create, open_existing
 
 LOG = logging.getLogger("engine")
 CALLBACKS = logging.getLogger("jax._src.callback")
@@ -191,7 +191,7 @@ def plan_for(source: Config | Plan, draft: Draft, store: Store | None) -> Plan:
     """The plan, with the chunks that a store already has."""
     if store is None:
         return source if isinstance(source, Plan) else make_plan(draft)
-    width = int(store.attributes["chunk"])
+    width = int(store.attributes.get("chunk", 0)) or make_plan(draft).blocks.width
     if isinstance(source, Plan) and source.blocks.width == width:
         return source
     return make_plan(draft, chunk=width)
@@ -204,12 +204,18 @@ def find_store(draft: Draft) -> Store | None:
         StoreError: the path holds the answer to another question; the message says what differs.
     """
     store = open_existing(draft.store_path)
-    if store is None or store.attributes["fingerprint"] == draft.fingerprint:
+    if store is None or store.attributes.get("fingerprint") == draft.fingerprint:
         return store
     raise StoreError(
         f"`store.path` must be free or hold this run's results, but {draft.store_path!r} holds another run's. "
         f"What differs: {differences(draft, store)}. Give another store.path, leave it out, or replace it with --fresh."
     )
+
+
+def check_store(plan: Plan) -> Store | None:
+    """Refuse what a run of a plan could not store; the store that it would go on with, if there is one."""
+    check_layout(make_layout(plan))
+    return None if plan.config.settings.store.overwrite else find_store(plan.draft)
 
 
 def relabel(draft: Draft, store: Store, say: Any) -> None:

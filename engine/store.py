@@ -34,7 +34,7 @@ from engine.chunks import Blocks
 from engine.encoding import Layout as Layout
 from engine.encoding import Variable as Variable
 from engine.encoding import check, chunks_and_shards, decode, encode, encoding, from_json, to_json
-from engine.errors import StoreError, listed
+from engine.errors import StoreError, UserError, listed
 from engine.status import STATUS
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def create(
     Raises:
         StoreError: the layout or the attributes cannot be stored, or the place is taken or cannot be written.
     """
-    check(layout)
-    _compressor(layout.compression)
+    check_layout(layout)
     _check_reserved(attributes)
     root = {**to_json(attributes), **_own_attributes(layout)}
     place = _place(path)
@@ -90,6 +89,12 @@ def create(
             with _new_folder(place, replace) as new:
                 _build(new, layout, root, constants or {})
     return _opened(path)
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise a `StoreError` for what cannot be stored: a dtype, a name, a compression."""
+    check(layout)
+    _compressor(layout.compression)
 
 
 def open_existing(path: str | Path) -> Store | None:
@@ -166,7 +171,8 @@ class Store:
 
     def read(self, name: str, region: tuple[slice, ...] = ()) -> np.ndarray:
         """Values as computed, whole or of a region of the leading dimensions; for the missing ones see `decode`."""
-        return decode(np.asarray(self._array(name)[_within(region)]), self._encodings[name])
+        with _explained(self.path):
+            return decode(np.asarray(self._array(name)[_within(region)]), self._encodings[name])
 
     def unfinished_blocks(self, retry: Collection[int] = ()) -> list[int]:
         """Blocks with a pending sample, or with one whose status is in `retry`."""
@@ -177,7 +183,7 @@ class Store:
         """Whether a file of a variable that is not swept is gone."""
         place = _place(self.path)
         return isinstance(place, Path) and any(
-            not any(_is_file(file) for file in (place / v.name).rglob("c*"))
+            not any(_is_file(file) for file in (place / v.name).rglob("*") if file.name != "zarr.json")
             for v in self.variables
             if not v.swept and 0 not in v.shape
         )
@@ -420,20 +426,43 @@ def _opened(path: str | Path) -> Store:
 
 def _group_at(place: Path | str, path: str | Path) -> zarr.Group | None:
     """Our group at `place`; None for nothing, an empty folder, or a half-made group of ours; all else is refused."""
+    if isinstance(place, Path):
+        for parent in place.parents:
+            if (parent / "zarr.json").is_file():
+                raise StoreError(
+                    f"`store.path` must not lie inside a store, but {path} lies in {parent}, which may be replaced with all that it "
+                    "holds. Choose another path."
+                )
     if isinstance(place, Path) and place.exists() and not place.is_dir():
         raise StoreError(f"`store.path` must be a folder or free, but {path} is a file. Choose another path.")
     try:
         group = zarr.open_group(place, mode="r+")
+        return _ours(group, path)
     except FileNotFoundError:
         if isinstance(place, Path) and place.is_dir() and any(place.iterdir()):
             raise _not_ours(path) from None
         return None
+    except UserError:
+        raise
     except (ValueError, TypeError, KeyError):
         raise _not_ours(path) from None
-    layout = group.metadata.attributes.get("layout")
+
+
+def _ours(group: zarr.Group, path: str | Path) -> zarr.Group | None:
+    """The group if it is a store of this engine's; None if it is a half-made one."""
+    attributes = group.metadata.attributes
+    layout = attributes.get("layout")
     if not isinstance(layout, Mapping) or layout.get("format") != FORMAT:
         raise _not_ours(path)
-    return None if layout.get("half_made") else group
+    if layout.get("half_made"):
+        return None
+    lacks = [key for key in ("dims", "shape", "block", "variables", "vocabulary") if key not in layout]
+    if lacks:
+        raise StoreError(
+            f"`store.path` must hold a store that is whole, but the attributes of {path} lack {listed(lacks)}. Replace it with "
+            "--fresh, or take it from a copy."
+        )
+    return group
 
 
 def _not_ours(path: str | Path) -> StoreError:
