@@ -761,7 +761,11 @@ def no_attribute(module: ModuleType, name: str, target: str) -> str:
     functions = sorted({n for n in own if not n.startswith("_")})
     has = f"It has {listed(functions)}." if functions else "It defines no functions."
     hint = nearest(name, functions) or nearest(name, everything)
-    return f"name a function, but {target!r} is not there: module {module.__name__!r} has no {name!r}.{hint} {has}"
+    file = getattr(module, "__file__", None)
+    where = f" ({short_path(file)})" if file else ""
+    return (
+        f"name a function, but {target!r} is not there: module {module.__name__!r} has no {name!r}{where}.{hint} {has}"
+    )
 
 
 def raised_on_import(parts: list[str], error: BaseException) -> str:

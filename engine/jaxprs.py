@@ -18,6 +18,7 @@ CALLS = (
     "closed_call",
     "core_call",
     "remat",
+    "remat2",
     "checkpoint",
     "custom_jvp_call",
     "custom_vjp_call",

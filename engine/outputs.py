@@ -74,6 +74,10 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
                 "`outputs` must hold at least one value, but no stage returns any array. Name an output."
             )
         return tuple(found)
+    if not asked:
+        raise PipelineError(
+            "`outputs` must hold at least one value, but is empty. Name one, or leave it out for what no stage takes."
+        )
     leaves_found: list[Leaf] = []
     problems: list[str] = []
     for name, output in asked.items():
