@@ -3,8 +3,8 @@
 In: a closed jaxpr and the functions of its stages. Out: a hash that is the same in every process and folder. A jaxpr holds
 some code only as an opaque callable (callbacks, the rules of custom derivatives and batching, operators): such a callable is
 described by what it does: its syntax without comments, docstrings and lines, and the values of all that it refers to. Code of
-installed libraries is described by name: a store records their versions. What a library hides altogether makes the syntax of
-every module of the user's part of the program.
+installed libraries is described by name: a store records their versions. Where something cannot be looked into, the syntax
+of every module of the user's that the stages come from or import is part of the program.
 
 A container or a counter that a described function changes as it runs is part of its description, as it stands.
 """
@@ -127,11 +127,11 @@ class Description:
 
     def described(self, value: Any) -> str:
         """The description of a value that is met for the first time."""
-        if hasattr(value, "eqns") or (hasattr(value, "jaxpr") and hasattr(value.jaxpr, "eqns")):
+        kind = type(value)
+        if root_of(kind) == "jax" and (hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")):
             return self.program(value)
         if isinstance(value, jax.core.Tracer):  # left by an inner trace, where its own equation is described
             return f"tracer {value.aval}"
-        kind = type(value)
         if kind not in self.passing:
             self.passing[kind] = is_passing(kind)
         if self.passing[kind]:
@@ -145,7 +145,11 @@ class Description:
         if isinstance(value, os.PathLike):
             path = os.fspath(value)
             return self.path(path) if isinstance(path, str) and os.path.isabs(path) else repr(path)
-        return self.instance(value)
+        try:
+            return self.instance(value)
+        except Exception:  # it does not let itself be looked into
+            self.hidden = True
+            return f"closed {self.text(kind)}"
 
     def program(self, jaxpr: Any) -> str:
         """A jaxpr with its variables numbered in order, and its constants in full."""
@@ -241,7 +245,7 @@ class Description:
         if isinstance(value, type):
             if not is_users(sys.modules.get(value.__module__)):
                 return qualified(value)
-            self.modules.add(value.__module__)
+            self.modules.add(value.__module__ or "")
             return f"class {self.text(value.__bases__)} {self.members(vars(value))}"
         return self.function(value)
 
@@ -254,7 +258,7 @@ class Description:
         bound = [f"{name}:{self.text(content)}" for name, content in bound_in(value)]
         if library:  # one of many of this name, made around something of the user's
             return f"{qualified(value)} {','.join(bound)}"
-        self.modules.add(value.__module__)
+        self.modules.add(value.__module__ or "")
         file = os.path.dirname(os.path.abspath(value.__code__.co_filename))
         self.folders.append(file)
         try:
@@ -495,17 +499,34 @@ def imported(chain: tuple[str, ...], function: FunctionType) -> Iterator[tuple[s
     _, level, name, *members = chain
     try:
         full = importlib.util.resolve_name("." * int(level) + name, function.__globals__.get("__package__"))
-        if full not in sys.modules:
-            spec = importlib.util.find_spec(full)
-            if spec is None or spec.origin is None or not spec.has_location or is_library(spec.origin):
-                return
+        if users_file(full) is None:
+            return
         module = importlib.import_module(full)
     except Exception:  # as it will be when the function runs
         return
-    if is_users(module):
-        top = full.partition(".")[0]
-        yield from ((f"{full}.{member}", member_of(module, member)) for member in members)
-        yield from () if members else ((top, sys.modules[top]),)
+    top = full.partition(".")[0]
+    yield from ((f"{full}.{member}", member_of(module, member)) for member in members)
+    yield from () if members else ((top, sys.modules[top]),)
+
+
+def users_file(name: str) -> str | None:
+    """The file of a module of the user's, imported or not; None for a library's, or if there is none."""
+    top = name.partition(".")[0]
+    for each in dict.fromkeys((top, name)):  # a library is not imported for a look at what is in it
+        module = sys.modules.get(each)
+        if module is not None:
+            file = getattr(module, "__file__", None)
+            users = is_users(module)
+        else:
+            try:
+                spec = importlib.util.find_spec(each)
+            except (ImportError, ValueError, AttributeError):
+                return None
+            file = spec.origin if spec is not None and spec.has_location else None
+            users = file is not None and not is_library(file)
+        if not users:
+            return None
+    return file
 
 
 def member_of(module: ModuleType, name: str) -> Any:
@@ -597,22 +618,30 @@ def syntax_of_modules(names: Iterable[str]) -> Iterator[str]:
     todo, done = [*names], set()
     while todo:
         name = todo.pop()
-        module = sys.modules.get(name)
-        if name in done or module is None or not is_users(module):
-            continue
+        file = None if name in done else users_file(name)
         done.add(name)
-        file = getattr(module, "__file__", None)
-        if file and os.path.isfile(file):
-            yield syntax_of_file(file, os.stat(file).st_mtime_ns)
-        for value in list(vars(module).values()):
-            todo.append(str(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")))
+        if file is not None and os.path.isfile(file):
+            shown, imports = syntax_of_file(file, os.stat(file).st_mtime_ns)
+            yield shown
+            package = name if os.path.basename(file) == "__init__.py" else name.rpartition(".")[0]
+            for found in imports:
+                with suppress(ImportError):  # more dots than packages
+                    todo.append(importlib.util.resolve_name(found, package))
 
 
 @functools.lru_cache(maxsize=64)
-def syntax_of_file(file: str, _written: int) -> str:
-    """A hash of a file's syntax, or of its bytes if it is no Python."""
+def syntax_of_file(file: str, _written: int) -> tuple[str, tuple[str, ...]]:
+    """A hash of a file's syntax, or of its bytes if it is no Python; and the names of the modules that it may import."""
     content = Path(file).read_bytes()
     try:
-        return hashed(shape(ast.parse(content)))
+        tree = ast.parse(content)
     except (SyntaxError, ValueError):
-        return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(content).hexdigest(), ()
+    imports = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            imports += [base, *(base + "." * bool(node.module) + alias.name for alias in node.names)]
+    return hashed(shape(tree)), tuple(imports)

@@ -318,6 +318,18 @@ def test_edits_are_seen_and_comments_are_not(project: Project, name: str) -> Non
     assert found[0] == found[2]
 
 
+def test_hidden_code_in_another_module(project: Project) -> None:
+    """A ufunc shows nothing of its function, so all modules count."""
+    source = model_of(MODELS["hidden in a ufunc"].replace("k * C", "k * FACTOR")) + "\n\nfrom factors import FACTOR\n"
+    project.yaml(CONFIG).model(source)
+    found = []
+    for text in ("FACTOR = 1.0\n", "FACTOR = 4.0\n", "# A comment.\nFACTOR = 1.0\n"):
+        project.model(text, "factors")
+        found.append(project.load().draft.fingerprint)
+    assert found[0] != found[1]
+    assert found[0] == found[2]
+
+
 def test_how_it_is_run_is_no_part_of_the_question(project: Project) -> None:
     project.yaml(CONFIG)
     source = model_of(MODELS["custom_jvp"])
