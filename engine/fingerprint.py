@@ -367,10 +367,10 @@ class Description:
         return self.text(part)
 
     def tree(self, tree: Any) -> str:
-        """The structure of a pytree with the static data of its nodes."""
+        """The structure of a pytree, its classes by name, with the static data of its nodes."""
         data = tree.node_data()
         children = ",".join(self.tree(child) for child in tree.children())
-        return f"{'*' if data is None else self.text(tuple(data))}[{children}]"
+        return f"[{children}]" if data is None else f"{qualified(data[0])} {self.text(data[1])}[{children}]"
 
     def path(self, path: str) -> str:
         """A path: a file by its content, which is what a function reads; a folder relative to where the config or code is."""
