@@ -1,4 +1,4 @@
-"""The command line: `python -m engine run | plan | show | list | doctor`.
+"""The command line: `python -m engine run | plan | check-grad | show | list | doctor`.
 
 In: arguments. Out: an exit code: 0 done, 2 the user's mistake, 3 done but some samples failed, 130 interrupted, 1 anything else.
 Imports only what the command at hand needs: `--help` loads no JAX.
@@ -46,6 +46,13 @@ examples:
   python -m engine plan conf/oscillator.yaml
   python -m engine plan conf/oscillator.yaml execution.chunk=64 --json
 """,
+    "check-grad": """\
+examples:
+  python -m engine check-grad conf/oscillator.yaml
+  python -m engine check-grad conf/oscillator.yaml --samples 20 --json
+
+exit codes: 0 every derivative agrees; 3 one differs, is disconnected, or cannot be told from noise
+""",
     "show": """\
 examples:
   python -m engine show results/oscillator-15a3cfb6f568.zarr
@@ -71,7 +78,7 @@ ANSWERS: TextIO | None = None
 GRACE = 8.0
 """Seconds that the chunks in flight get to finish after Ctrl-C."""
 
-COMMANDS = ("run", "plan", "show", "list", "doctor")
+COMMANDS = ("run", "plan", "check-grad", "show", "list", "doctor")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -106,6 +113,12 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--retry-failed", action="store_true", help="compute failed samples again")
     run.add_argument("-m", "--multirun", action="store_true", help="a run for each choice: solver=tsit5,dopri8")
     command("plan", "check and cost a config; run nothing", plan_command, parents=[config])
+    check = command(
+        "check-grad", "compare every derivative with finite differences", check_grad_command, parents=[config]
+    )
+    check.add_argument(
+        "--samples", type=int, default=5, metavar="N", help="samples of the sweep to check at: 5 if left out"
+    )
     show = command("show", "what a store holds", show_command)
     show.add_argument("store", metavar="STORE", help="the path of a store")
     show.add_argument("--json", action="store_true", help="print one JSON object")
@@ -201,7 +214,7 @@ def dispatch(arguments: list[str]) -> int:
     if options.command is None:
         top.print_help()
         return 0
-    handler: Callable[[Any], int] = globals()[f"{options.command}_command"]
+    handler: Callable[[Any], int] = globals()[f"{options.command.replace('-', '_')}_command"]
     return handler(options)
 
 
@@ -339,6 +352,26 @@ def plan_command(options: argparse.Namespace) -> int:
     else:
         print(describe_plan(plan))
     return 0
+
+
+def check_grad_command(options: argparse.Namespace) -> int:
+    """Compare every derivative that a config asks for with finite differences of its values, at some samples of its sweep."""
+    from engine.config import read_config
+
+    config = read_config(options.config, options.overrides)
+    from engine.gradient_check import check_gradients
+    from engine.plan import make_draft, make_plan
+    from engine.reports import describe_checks
+
+    if options.samples < 1:
+        raise UserError(f"`--samples` must be a positive integer, but is {options.samples}. Leave it out for 5.")
+    rows = check_gradients(make_plan(make_draft(config)), options.samples)
+    fine = all(row.verdict == "ok" for row in rows)
+    if options.json:
+        print_json({"status": "complete" if fine else "partial", "derivatives": [asdict(row) for row in rows]})
+    else:
+        print(describe_checks(rows))
+    return 0 if fine else 3
 
 
 def show_command(options: argparse.Namespace) -> int:

@@ -109,7 +109,7 @@ class Runner:
             PlanError: the program as a whole cannot run, whatever the sample.
         """
         try:
-            return self.call(samples)
+            return self.program.at(samples)
         except Exception as error:
             if "RESOURCE_EXHAUSTED" in str(error) or isinstance(error, MemoryError):
                 raise PlanError(
@@ -124,15 +124,6 @@ class Runner:
         names = halves[0][0]
         outputs = {name: np.concatenate([half[0][name] for half in halves]) for name in names}
         return outputs, np.concatenate([half[1] for half in halves])
-
-    def call(self, samples: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
-        """The program on samples padded to the chunk's constant width with copies of the last."""
-        width, n = self.plan.blocks.width, len(samples)
-        padded = samples if n == width else np.concatenate([samples, np.full(width - n, samples[-1])])
-        swept = self.plan.draft.design.take(padded)
-        swept = {name: np.asarray(swept[name], self.program.nominal[name].dtype) for name in self.program.nominal}
-        outputs, status = self.program(swept, padded.astype(np.uint32))
-        return {name: array[:n] for name, array in outputs.items()}, status[:n]
 
     def failed(self, samples: np.ndarray[Any, Any], error: Exception) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
         """The outcome of a sample that raised; the traceback goes to the log."""

@@ -93,6 +93,15 @@ class Program:
             found, status = self.chunk(self.given, self.fixed, dict(swept), self.seed, index)
             return {n: np.asarray(a) for n, a in zip(self.swept, found, strict=True)}, np.asarray(status)
 
+    def at(self, samples: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+        """The outputs and the status of at most a chunk of samples, padded to the chunk's constant width with the last."""
+        width, n = self.plan.blocks.width, len(samples)
+        padded = samples if n == width else np.concatenate([samples, np.full(width - n, samples[-1])])
+        swept = self.plan.draft.design.take(padded)
+        swept = {name: np.asarray(swept[name], self.nominal[name].dtype) for name in self.nominal}
+        outputs, status = self(swept, padded.astype(np.uint32))
+        return {name: array[:n] for name, array in outputs.items()}, status[:n]
+
 
 def only(jaxpr: Any, wanted: list[bool]) -> Any:
     """The function of a jaxpr that computes some of its outputs, and nothing that they do not need."""

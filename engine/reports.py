@@ -158,6 +158,16 @@ def cost_rows(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
+def describe_checks(rows: Sequence[Any]) -> str:
+    """The table of a check of derivatives."""
+    head = ("derivative", "of", "by", "largest", "difference", "uncertainty", "verdict")
+    cells = [
+        (r.derivative, r.of, r.wrt, f"{r.largest:.3g}", f"{r.difference:.1e}", f"{r.uncertainty:.1e}", r.verdict)
+        for r in rows
+    ]
+    return "\n".join(table([head, *cells]))
+
+
 def describe_run(summary: Summary) -> str:
     """What a run did, in a few lines."""
     head = {
