@@ -81,9 +81,24 @@ GRACE = 8.0
 COMMANDS = ("run", "plan", "check-grad", "show", "list", "doctor")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the engine."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a `UserError`."""
+        name = self.prog.removeprefix("python -m engine").strip() or "command"
+        remedy = (
+            f"`python -m engine {name} --help` shows how."
+            if name in COMMANDS
+            else "`python -m engine --help` shows how."
+        )
+        what = message.replace("CONFIG, key=value", "CONFIG")
+        raise UserError(f"`{name}` must be called as its help says, but {what}. {remedy}")
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments of every command."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m engine",
         description="Differentiable simulation pipelines from one YAML file to one Zarr store.",
         epilog=EPILOG,
@@ -102,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
             **more,
         )
 
-    config = argparse.ArgumentParser(add_help=False)
+    config = Parser(add_help=False)
     config.add_argument("config", metavar="CONFIG", help="a YAML file")
     config.add_argument("overrides", metavar="key=value", nargs="*", help="override a setting, in Hydra's grammar")
     config.add_argument(
@@ -198,6 +213,8 @@ def leave(code: int) -> NoReturn:
 
 def dispatch(arguments: list[str]) -> int:
     """Parse and run one command."""
+    if arguments[:1] == ["--json"]:
+        arguments = [*arguments[1:], "--json"]
     top = parser()
     first = next((a for a in arguments if not a.startswith("-")), None)
     if first is not None and first not in COMMANDS:

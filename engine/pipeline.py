@@ -42,6 +42,10 @@ class Reference:
         return ".".join((self.root, *self.path))
 
 
+NEEDED = ("ops", "engine", "jax", "numpy", "diffrax", "equinox", "zarr", "xarray", "dask", "hydra")
+"""Packages that a file of the same name beside a config would hide."""
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A pure function with the source of each of its arguments. Static."""
@@ -317,7 +321,18 @@ def sort(stages: Mapping[str, Stage]) -> list[str]:
 
 
 def make_importable(folder: Path) -> None:
-    """Put the config's folder and the working directory first on the import path."""
+    """Put the config's folder and the working directory first on the import path.
+
+    Raises:
+        PipelineError: a file there would hide a package that the engine needs.
+    """
+    for place in dict.fromkeys((folder.resolve(), Path.cwd())):
+        for name in NEEDED:
+            if (file := place / f"{name}.py").is_file():
+                raise PipelineError(
+                    f"`{file.name}` in {place} must have another name, since it hides the package {name!r}, which the engine needs. "
+                    "Rename it."
+                )
     for entry in (str(Path.cwd()), str(folder)):
         if entry in sys.path:
             sys.path.remove(entry)

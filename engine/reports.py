@@ -208,6 +208,8 @@ def point(parameters: dict[str, Any]) -> str:
 
 def store_as_data(path: str) -> dict[str, Any]:
     """A store as plain data."""
+    from engine.store import opened
+
     store = opened(path)
     status = np.asarray(store.status())
     from engine.status import STATUS
@@ -246,19 +248,6 @@ PROVENANCE = (
     "device",
     "runs",
 )
-
-
-def opened(path: str) -> Any:
-    """A store of ours that must be there."""
-    from engine.errors import StoreError
-    from engine.store import open_existing
-
-    store = open_existing(path)
-    if store is None:
-        raise StoreError(
-            f"`STORE` must be the path of a store, but there is none at {path!r}. `python -m engine run` makes one."
-        )
-    return store
 
 
 def store_failures(path: str, status: np.ndarray[Any, Any], limit: int = 10) -> list[dict[str, Any]]:

@@ -171,6 +171,11 @@ def compute(
             }
             store.update_attributes(runs=[*store.attributes.get("runs", []), record])
     ended = "stopped" if runner.halted_on_failure else "interrupted" if stop.is_set() else None
+    if ended is None and np.any(np.asarray(store.status()) == STATUS["pending"]):
+        raise StoreError(
+            f"`store.path` must belong to this run until it ends, but {store.path} was replaced or changed meanwhile by another. Run "
+            "the command again when the other has ended."
+        )
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running

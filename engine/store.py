@@ -88,7 +88,7 @@ def create(
         else:
             with _new_folder(place, replace) as new:
                 _build(new, layout, root, constants or {})
-    return _opened(path)
+    return opened(path)
 
 
 def check_layout(layout: Layout) -> None:
@@ -119,7 +119,7 @@ def open_dataset(path: str | Path) -> xarray.Dataset:
     """
     import xarray as xr
 
-    group = _opened(path).group
+    group = opened(path).group
     dataset: xr.Dataset = xr.open_zarr(cast(Any, group.store.with_read_only(True)), chunks={})
     dataset.attrs = {k: from_json(v) for k, v in dataset.attrs.items() if k not in RESERVED}
     for array in dataset.variables.values():
@@ -143,7 +143,7 @@ class Store:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (str(_place(self.path)),)
+        return opened, (str(_place(self.path)),)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -417,10 +417,24 @@ def _place(path: str | Path) -> Path | str:
     return text if "://" in text else Path(text).expanduser().resolve()
 
 
-def _opened(path: str | Path) -> Store:
-    store = open_existing(path)
+def opened(path: str | Path) -> Store:
+    """A store that must be there.
+
+    Raises:
+        StoreError: nothing, or something else, is there.
+    """
+    try:
+        store = open_existing(path)
+    except StoreError as error:
+        if "holds something else" in str(error) or "is a file" in str(error):
+            raise StoreError(
+                f"`STORE` must be a store of this engine's ({FORMAT}), but {path} is none. Check the path."
+            ) from None
+        raise
     if store is None:
-        raise StoreError(f"a store must be at {path}, but nothing is there. Check the path, or run the config.")
+        raise StoreError(
+            f"`STORE` must be the path of a store, but there is none at {str(path)!r}. `python -m engine run` makes one."
+        )
     return store
 
 

@@ -146,3 +146,37 @@ def test_a_file_that_would_replace_the_defaults_is_refused(project: Project) -> 
     assert answer.code == 2
     assert "engine.yaml" in answer.err
     assert "Rename" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], ["`run` must be called", "CONFIG"]),
+        (["show"], ["`show` must be called", "STORE"]),
+        (["show", "."], ["`STORE` must be a store"]),
+        (["show", "case.yaml"], ["`STORE` must be a store"]),
+        (["show", "nope.zarr"], ["`STORE` must be the path of a store", "engine run"]),
+        (["rn", "case.yaml"], ["'rn'", "Did you mean 'run'"]),
+        (["case.yaml"], ["Did you mean 'run case.yaml'"]),
+        (["run", "case.yaml", "--jsn"], ["`--jsn`", "Did you mean '--json'"]),
+        (["check-grad", "case.yaml", "--samples", "x"], ["--samples", "'x'"]),
+    ],
+)
+def test_a_command_that_is_called_wrongly(project: Project, arguments: list[str], words: list[str]) -> None:
+    project.model("def f(k):\n    return k\n").yaml(CONFIG)
+    for more in ([], ["--json"]):
+        answer = project.cli(*arguments, *more)
+        assert answer.code == 2
+        for word in words:
+            assert word in answer.err
+    assert answer.json["status"] == "error"
+    assert project.cli("--json", *arguments).json["status"] == "error"
+
+
+def test_a_file_that_hides_a_package_is_named(project: Project) -> None:
+    project.model("def f(k):\n    return k\n").yaml(CONFIG)
+    (project.folder / "ops.py").touch()
+    answer = project.cli("plan", "case.yaml")
+    assert answer.code == 2
+    assert "`ops.py`" in answer.err
+    assert "Rename it" in answer.err
