@@ -3,8 +3,9 @@
 conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(parameters, key) -> outputs
     config, schema       pipeline                           lowering, values
      --transform--> program --plan--> Plan (checked, costed, chunked) --execute--> Dask tasks --> Zarr
-    transforms, outputs      plan, chunks, jaxprs, bounds               program, execute, runs     store, encoding
+    derivatives, transforms  plan, chunks, bounds, fingerprint          program, execute, runs     store, encoding
 sweep --> Design (points): designs of axes, distributions, tables
+jaxpr --> facts: jaxprs, primitives;  plan --> a check of its derivatives: gradient_check
 
 >>> import engine
 >>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])

@@ -30,7 +30,7 @@ from engine.axes import Array, shown
 from engine.designs import Design
 from engine.diagnosis import is_users
 from engine.jaxprs import called, inner_jaxprs, is_literal, opened, primitives
-from engine.rules import ELEMENTWISE, RULES, SHAPES, Rule, align, along
+from engine.primitives import ELEMENTWISE, RULES, SHAPES, Rule, align, along
 
 UNFOLLOWED = (
     "erf",
@@ -134,7 +134,7 @@ class Check:
 
 def out_of_range(jaxpr: Any, nominal: Mapping[str, Array], points: Design) -> list[str]:
     """A problem for each set of parameters that index past the end of an array or overflow an integer."""
-    program = Program(jaxpr, nominal)
+    program = Unfolded(jaxpr, nominal)
     groups: dict[frozenset[str], list[Check]] = {}
     for check in program.checks:
         groups.setdefault(check.names, []).append(check)
@@ -159,7 +159,7 @@ def out_of_range(jaxpr: Any, nominal: Mapping[str, Array], points: Design) -> li
 # --- The program, its calls written out ---
 
 
-class Program:
+class Unfolded:
     """The equations of a jaxpr in order, those of calls and loops included, and what to check."""
 
     def __init__(self, jaxpr: Any, nominal: Mapping[str, Array]) -> None:
@@ -647,7 +647,7 @@ def distinct(columns: list[Array]) -> Array:
 
 
 def escaping(
-    check: Check, mask: Array, samples: Samples, program: Program, nominal: Mapping[str, Array], points: Design
+    check: Check, mask: Array, samples: Samples, program: Unfolded, nominal: Mapping[str, Array], points: Design
 ) -> tuple[Samples, Array]:
     """For which samples a wrong value reaches a result of the program: a mask may remove it on the way.
 

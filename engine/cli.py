@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn, TextIO
 
@@ -158,11 +158,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGINT, lambda *_: end_at_once(as_json))
     code = 1
     try:
-        with only_json(as_json):
-            code = dispatch(arguments)
-            sys.stdout.flush()
+        if as_json:
+            keep_output_for_json()
+        code = dispatch(arguments)
+        sys.stdout.flush()
     except UserError as error:
-        code = report_problems(error, "--json" in arguments)
+        code = report_problems(error, as_json)
     except KeyboardInterrupt:
         end_at_once(as_json)
     except BrokenPipeError:
@@ -171,27 +172,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 2
     except Exception as error:
-        code = report_bug(error, "--json" in arguments)
+        code = report_bug(error, as_json)
     if threading.active_count() > 1 and code == INTERRUPTED:
         leave(code)
     sys.exit(code)
 
 
-@contextlib.contextmanager
-def only_json(wanted: bool) -> Iterator[None]:
+def keep_output_for_json() -> None:
     """Send what models and libraries print to standard error, so that standard output holds one JSON object."""
     global ANSWERS
-    try:
-        if not wanted:
-            raise OSError
+    with contextlib.suppress(OSError):  # standard output may be closed
         sys.stdout.flush()
-        kept = os.dup(1)
-    except OSError:
-        yield
-        return
-    os.dup2(2, 1)
-    ANSWERS = os.fdopen(kept, "w", encoding="utf-8", closefd=False)
-    yield
+        ANSWERS = os.fdopen(os.dup(1), "w", encoding="utf-8", closefd=False)
+        os.dup2(2, 1)
 
 
 def end_at_once(as_json: bool) -> NoReturn:

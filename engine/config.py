@@ -121,6 +121,11 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"`CONFIG` must be the path of a YAML file, but {str(path)!r} is not there.{hint}")
     if file.suffix != ".yaml":
         raise ConfigError(f"`CONFIG` must end in .yaml, but is {file.name!r}. Rename it to {file.stem + '.yaml'!r}.")
+    if (own := file.parent / "engine.yaml").is_file() and own.parent != groups_folder():
+        raise ConfigError(
+            f"`{own}` must have another name, but is called engine.yaml: `defaults: [engine, ...]` would take it for the engine's "
+            "own defaults. Rename it."
+        )
     return file
 
 
@@ -245,11 +250,6 @@ def search_path(file: Path) -> str:
 
 def composed(file: Path, overrides: list[str]) -> DictConfig:
     """What Hydra makes of the file, with its errors in our words."""
-    if (own := file.parent / "engine.yaml").is_file() and own.parent != groups_folder():
-        raise ConfigError(
-            f"`{own}` must have another name, but is called engine.yaml: `defaults: [engine, ...]` would take it for the engine's "
-            "own defaults. Rename it."
-        )
     try:
         return compose(file.stem, overrides=overrides)
     except (HydraException, OmegaConfBaseException) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -390,24 +390,8 @@ def choose_passes(
         PlanError: the mode asked for cannot go through the adjoint chosen by hand.
     """
     by_hand = {stage: adjoint for stage, adjoint in adjoints.items() if adjoint in ALLOWED}
-    passes: list[Differentiation] = []
-    for wrt in dict.fromkeys(r.wrt for r in requests if r.kind == "hessian"):
-        group = tuple(r for r in requests if r.kind == "hessian" and r.wrt == wrt)
-        for mode in ("forward", "reverse"):
-            chosen = [(r, reason) for r in group for m, reason in [second_mode(r, shapes, by_hand, avoid)] if m == mode]
-            if chosen:
-                passes.append(Differentiation("hessian", mode, tuple(r for r, _ in chosen), chosen[0][1]))
-    served: set[str] = set()
-    for i, one in enumerate(passes):
-        names = {leaf.name for leaf in one.of}
-        at_hand = tuple(
-            r
-            for r in requests
-            if r.kind in FIRST and r.order == 1 and r.mode == "auto" and r.of.name in names and set(r.wrt) <= set(one.wrt)
-            and r.name not in served
-        )  # fmt: skip
-        served |= {r.name for r in at_hand}
-        passes[i] = replace(one, served=at_hand)
+    passes = hessian_passes(requests, shapes, by_hand, avoid)
+    served = {r.name for one in passes for r in one.served}
     first = [r for r in requests if r.kind in FIRST and r.order == 1 and r.name not in served]
     inputs = sum(math.prod(shapes[name]) for name in {name for r in first for name in r.wrt})
     outputs = sum({r.of.name: math.prod(r.of.shape) for r in first}.values())
@@ -428,6 +412,28 @@ def choose_passes(
             passes.append(Differentiation("hvp", mode, (request,), reason))
     check_adjoints(passes, by_hand)
     return tuple(passes)
+
+
+def hessian_passes(
+    requests: tuple[Request, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    by_hand: Mapping[str, str],
+    avoid: Mode | None,
+) -> list[Differentiation]:
+    """One pass for the Hessians by the same parameters in the same mode; it serves the first derivatives that it has at hand."""
+    groups: dict[tuple[tuple[str, ...], Mode], tuple[list[Request], str]] = {}
+    for request in requests:
+        if request.kind == "hessian":
+            mode, reason = second_mode(request, shapes, by_hand, avoid)
+            groups.setdefault((request.wrt, mode), ([], reason))[0].append(request)
+    left = [r for r in requests if r.kind in FIRST and r.order == 1 and r.mode == "auto"]
+    passes = []
+    for (wrt, mode), (group, reason) in groups.items():
+        names = {r.of.name for r in group}
+        served = tuple(r for r in left if r.of.name in names and set(r.wrt) <= set(wrt))
+        left = [r for r in left if r not in served]
+        passes.append(Differentiation("hessian", mode, tuple(group), reason, served))
+    return passes
 
 
 def product(request: Request) -> Differentiation:

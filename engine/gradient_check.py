@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.axes import Array
-from engine.derivatives import Differentiation, Request, choose_passes, chosen_adjoints
+from engine.derivatives import Request, choose_passes, chosen_adjoints
 from engine.errors import PlanError
 from engine.lowering import evaluate, look_up
 from engine.outputs import Leaf
 from engine.plan import Plan, adjoint_context
 from engine.program import Program
+from engine.transforms import make_key
 
 STEPS = 10
 SHRINK = 1.6
@@ -90,11 +91,12 @@ def check_gradients(plan: Plan, samples: int = 5) -> list[Row]:
     """
     if not plan.draft.requests:
         raise PlanError("`derivatives` must hold at least one to be checked, but is empty. Add one to the config.")
-    count = min(max(1, samples), plan.blocks.width)
-    index = np.unique(np.linspace(0, plan.draft.design.samples - 1, count).astype(np.int64))
+    index = np.unique(np.linspace(0, plan.draft.design.samples - 1, max(1, samples)).astype(np.int64))
     program = Program(plan)
     program.prepare()
-    ours, status = program.at(index)
+    chunks = [program.at(index[i : i + plan.blocks.width]) for i in range(0, len(index), plan.blocks.width)]
+    ours = {name: np.concatenate([outputs[name] for outputs, _ in chunks]) for name in chunks[0][0]}
+    status = np.concatenate([codes for _, codes in chunks])
     ours |= {name: np.broadcast_to(v, (len(index), *v.shape)) for name, v in program.once_values.items()}
     good = np.flatnonzero(status == 1)
     if not len(good):
@@ -102,7 +104,7 @@ def check_gradients(plan: Plan, samples: int = 5) -> list[Row]:
             "`derivatives` must be checked at samples that succeed, but all those tried failed. Choose others with --samples."
         )
     points = parameters_at(plan, index[good])
-    keys = keys_of(plan, index[good])
+    keys = keys_of(program, index[good])
     rows = []
     for request in plan.draft.requests:
         for name, function, direction in lower_orders(plan, request):
@@ -121,9 +123,9 @@ def parameters_at(plan: Plan, index: Array) -> dict[str, Array]:
     }
 
 
-def keys_of(plan: Plan, index: Array) -> jax.Array:
+def keys_of(program: Program, index: Array) -> jax.Array:
     """The PRNG keys of samples."""
-    key = jax.random.key(plan.config.settings.seed)
+    key = make_key(jnp.asarray(program.seed))
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(index, jnp.uint32))
 
 
@@ -189,14 +191,10 @@ def derivative_of(plan: Plan, request: Request, parameter: str, order: int) -> F
             return {request.of.name: look_up(request.of.reference, found, request.of.name)}, None
 
         with adjoint(one.adjoint):
-            return derivatives(one, function, parameters)[f"{request.name}.{parameter}"]
+            _, found = one(function, {name: jnp.asarray(parameters[name]) for name in one.wrt})
+            return found[f"{request.name}.{parameter}"]
 
     return f
-
-
-def derivatives(one: Differentiation, function: Any, parameters: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The derivatives of one pass."""
-    return one(function, {name: jnp.asarray(parameters[name]) for name in one.wrt})[1]
 
 
 def differences(

@@ -65,7 +65,7 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         arguments[stage.key_argument] = jax.random.fold_in(key, zlib.crc32(stage.name.encode()))  # type: ignore[arg-type]
     check_annotations(stage, arguments)
     try:
-        value = call(without_jit(stage.function), {**stage.constants, **arguments})
+        value = call(unjitted(stage.function), {**stage.constants, **arguments})
         if value is None:
             raise explain_no_return(context(stage, arguments))
         values.register_dataclasses(value)
@@ -78,7 +78,7 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         raise explain(error, context(stage, arguments)) from error
 
 
-def without_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+def unjitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """What is under `@jax.jit`: its cache of traces does not know which adjoint a solve inside is to take."""
     wrapped = getattr(function, "__wrapped__", None)
     return wrapped if callable(wrapped) and hasattr(function, "lower") else function

@@ -18,8 +18,6 @@ from engine import transforms
 from engine.errors import StageError, UserError, listed
 from engine.plan import Plan, split
 
-STATUS = "status"
-
 
 class Program:
     """The compiled program of a plan, shared by all workers of a process."""
@@ -37,7 +35,7 @@ class Program:
             return [found[i] for i in keep], found[-1]
 
         hoisted = jaxpr_as_fun(plan.hoisted_jaxpr)
-        shared = only(plan.sample_jaxpr, [name in plan.unswept for name in (*names, STATUS)])
+        shared = only(plan.sample_jaxpr, [*(name in plan.unswept for name in names), False])
         structure = jax.tree_util.tree_structure({name: draft.shapes[name] for name in plan.hoisted})
 
         def once(fixed: Any, swept: Any, seed: Any) -> Any:

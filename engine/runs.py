@@ -107,7 +107,8 @@ def carry_out(
     if isinstance(source, Plan):
         runtime.configure(source.config.settings)  # another plan may have set another precision since
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
-    store = None if fresh or draft.config.settings.store.overwrite else find_store(draft)
+    replace = fresh or draft.config.settings.store.overwrite
+    store = None if replace else find_store(draft)
     numbers = None
     if store is not None:
         retry = [code for code in STATUS.values() if code > STATUS["ok"]] if retry_failed else []
@@ -124,14 +125,14 @@ def carry_out(
         before = draft.design.samples - sum(len(store.blocks.samples_of(n)) for n in numbers or ())
         say(f"resuming {store.path}: {before} of {draft.design.samples} samples are done")
     with log_file(log_path(draft.store_path)):
-        return compute(plan, store, numbers, fresh, began, before, observers, stop, say)
+        return compute(plan, store, numbers, replace, began, before, observers, stop, say)
 
 
 def compute(
     plan: Plan,
     store: Store | None,
     numbers: list[int] | None,
-    fresh: bool,
+    replace: bool,
     began: float,
     before: int,
     observers: Sequence[Any],
@@ -148,7 +149,6 @@ def compute(
         wait_for(program.prepare)
         prepared = time.perf_counter() - start
         if store is None:
-            replace = fresh or plan.config.settings.store.overwrite
             store = create(plan.draft.store_path, make_layout(plan), attributes_of(plan), replace=replace)
         numbers = list(store.blocks) if numbers is None else numbers
         say(
@@ -171,11 +171,6 @@ def compute(
             }
             store.update_attributes(runs=[*store.attributes.get("runs", []), record])
     ended = "stopped" if runner.halted_on_failure else "interrupted" if stop.is_set() else None
-    if ended is None and np.any(np.asarray(store.status()) == STATUS["pending"]):
-        raise StoreError(
-            f"`store.path` must belong to this run until it ends, but {store.path} was replaced or changed meanwhile by another. Run "
-            "the command again when the other has ended."
-        )
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
@@ -196,7 +191,7 @@ def plan_for(source: Config | Plan, draft: Draft, store: Store | None) -> Plan:
     """The plan, with the chunks that a store already has."""
     if store is None:
         return source if isinstance(source, Plan) else make_plan(draft)
-    width = int(store.attributes.get("chunk", 0)) or make_plan(draft).blocks.width
+    width = int(store.attributes["chunk"])
     if isinstance(source, Plan) and source.blocks.width == width:
         return source
     return make_plan(draft, chunk=width)
@@ -217,10 +212,11 @@ def find_store(draft: Draft) -> Store | None:
     )
 
 
-def check_store(plan: Plan) -> Store | None:
-    """Refuse what a run of a plan could not store; the store that it would go on with, if there is one."""
+def check_store(plan: Plan) -> None:
+    """Refuse what a run of a plan could not store, or could not go on with."""
     check_layout(make_layout(plan))
-    return None if plan.config.settings.store.overwrite else find_store(plan.draft)
+    if not plan.config.settings.store.overwrite:
+        find_store(plan.draft)
 
 
 def relabel(draft: Draft, store: Store, say: Any) -> None:
@@ -292,7 +288,10 @@ def account(draft: Draft, store: Store, began: float, ended: str | None, skipped
     samples, ok, pending = status.size, counts.get("ok", 0), counts.get("pending", 0)
     failed = samples - ok - pending
     if ended is None and pending:
-        ended = "interrupted"
+        raise StoreError(
+            f"`store.path` must belong to this run until it ends, but {store.path} was replaced or changed meanwhile by another. Run "
+            "the command again when the other has ended."
+        )
     if ended == "interrupted" and not pending:
         ended = None
     state = ended or ("complete" if not failed else "partial" if ok else "failed")

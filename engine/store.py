@@ -103,7 +103,7 @@ def open_existing(path: str | Path) -> Store | None:
     Raises:
         StoreError: something else is there.
     """
-    with _explained(path):
+    with _explained(path), _whole(path):
         group = _group_at(_place(path), path)
     return None if group is None else Store(path, group)
 
@@ -171,7 +171,7 @@ class Store:
 
     def read(self, name: str, region: tuple[slice, ...] = ()) -> np.ndarray:
         """Values as computed, whole or of a region of the leading dimensions; for the missing ones see `decode`."""
-        with _explained(self.path):
+        with _explained(self.path), _whole(self.path):
             return decode(np.asarray(self._array(name)[_within(region)]), self._encodings[name])
 
     def unfinished_blocks(self, retry: Collection[int] = ()) -> list[int]:
@@ -425,12 +425,10 @@ def opened(path: str | Path) -> Store:
     """
     try:
         store = open_existing(path)
-    except StoreError as error:
-        if "holds something else" in str(error) or "is a file" in str(error):
-            raise StoreError(
-                f"`STORE` must be a store of this engine's ({FORMAT}), but {path} is none. Check the path."
-            ) from None
-        raise
+    except _ForeignError:
+        raise StoreError(
+            f"`STORE` must be a store of this engine's ({FORMAT}), but {path} is none. Check the path."
+        ) from None
     if store is None:
         raise StoreError(
             f"`STORE` must be the path of a store, but there is none at {str(path)!r}. `python -m engine run` makes one."
@@ -448,7 +446,7 @@ def _group_at(place: Path | str, path: str | Path) -> zarr.Group | None:
                     "holds. Choose another path."
                 )
     if isinstance(place, Path) and place.exists() and not place.is_dir():
-        raise StoreError(f"`store.path` must be a folder or free, but {path} is a file. Choose another path.")
+        raise _ForeignError(f"`store.path` must be a folder or free, but {path} is a file. Choose another path.")
     try:
         group = zarr.open_group(place, mode="r+")
         return _ours(group, path)
@@ -480,10 +478,29 @@ def _ours(group: zarr.Group, path: str | Path) -> zarr.Group | None:
 
 
 def _not_ours(path: str | Path) -> StoreError:
-    return StoreError(
+    return _ForeignError(
         f"`store.path` must be free or a store of this engine's ({FORMAT}), but {path} holds something else, which is "
         "never replaced. Choose another path."
     )
+
+
+class _ForeignError(StoreError):
+    """What is there is no store of this engine's."""
+
+
+@contextlib.contextmanager
+def _whole(path: str | Path) -> Iterator[None]:
+    """Turn what Zarr and its codecs raise while they read damaged files into a `StoreError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, IndexError, RuntimeError, ValueError, TypeError, EOFError) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise StoreError(
+            f"`store.path` must hold a store that is whole, but {path} is damaged ({type(error).__name__}: {said}). Replace it with "
+            "--fresh, or take it from a copy."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -491,14 +508,6 @@ def _explained(path: str | Path) -> Iterator[None]:
     """Turn what the operating system refuses into a `StoreError`."""
     try:
         yield
-    except (KeyError, IndexError, RuntimeError, ValueError, TypeError, EOFError) as error:
-        if isinstance(error, StoreError):
-            raise
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise StoreError(
-            f"`store.path` must hold a store that is whole, but {path} is damaged ({type(error).__name__}: {said}). Replace it with "
-            "--fresh, or take it from a copy."
-        ) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(

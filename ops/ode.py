@@ -192,9 +192,10 @@ def solve(
     _warn_of_precision(chosen, y0)
     sound = _sound(y0, args, start, end if times is None else times)
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
-    state, field, of_state = _with_probe(vector_field, start, y0, args, chosen) if is_differentiated() else (
-        y0, vector_field, lambda state: state
-    )  # fmt: skip
+    state, field = y0, vector_field
+    of_state: Callable[[Any], Any] = lambda state: state  # noqa: E731
+    if is_differentiated():
+        state, field, of_state = _with_probe(vector_field, start, y0, args, chosen)
     final = diffrax.SubSaveAt(t1=True, fn=lambda t, state, args: of_state(state))
     saved = [final]
     if times is not None:
@@ -219,7 +220,7 @@ def solve(
     stop = found.ts[0][0]
     if times is None:
         y = jax.tree_util.tree_map(lambda leaf: leaf[0], found.ys[0])
-        y = _moved_by_its_ends(vector_field, y, start, end, args)
+        y = _moved_by_its_ends(vector_field, y, y0, start, end, args)
         reached = None
     else:
         y, reached = found.ys[1], found.ts[1] if event is not None else None
@@ -244,13 +245,16 @@ def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:
     return good
 
 
-def _moved_by_its_ends(vector_field: VectorField, y: Any, start: jax.Array, end: jax.Array, args: Any) -> Any:
-    """The state after an empty interval, which moves with its ends though no step is taken: dy/dt1 = f, dy/dt0 = -f."""
+def _moved_by_its_ends(vector_field: VectorField, y: Any, y0: Any, start: jax.Array, end: jax.Array, args: Any) -> Any:
+    """The state after an empty interval, which moves with its ends though no step is taken: dy/dt1 = f, dy/dt0 = -f.
+
+    The slope is that at the start, which a solve looks at anyway: elsewhere its derivative might be no number.
+    """
     empty = start == end
-    slope = vector_field(start, y, args)
+    slope = vector_field(start, y0, args)
 
     def shift(leaf: Any, rate: Any) -> Any:
-        return leaf + jnp.where(empty, rate, 0) * (end - start).astype(leaf.real.dtype)
+        return leaf + jnp.where(empty & jnp.isfinite(rate), rate, 0) * (end - start).astype(leaf.real.dtype)
 
     return jax.tree_util.tree_map(shift, y, slope)
 
@@ -262,15 +266,15 @@ def _with_probe(
 
     The step size follows the error of the state alone, so that a state at rest, or below `atol`, lets steps grow until its
     derivatives are wrong by orders of magnitude. The tangent w (w' = J w + (df/dp) v) makes the steps resolve them; it feeds
-    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction.
+    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction. A field
+    without a forward derivative (a custom_vjp, a callback) is integrated alone.
 
     Returns:
         The initial state, its vector field, and what takes the state out again.
     """
     field, held = jax.closure_convert(vector_field, start, y0, args)
-    ratio = (
-        solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
-    )  # where both tolerances weigh alike
+    # The size at which both tolerances weigh alike.
+    ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
     signs = np.random.default_rng(0)
 
     def direction(leaf: Any) -> Any:

@@ -79,3 +79,14 @@ class Project:
             stdin=subprocess.DEVNULL,
         )
         return Answer(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The same, not waited for: the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "engine", *arguments],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

@@ -372,7 +372,7 @@ def test_numpy_agrees_with_jax() -> None:
     jaxpr = jax.make_jaxpr(f)(jax.ShapeDtypeStruct((), np.int64), jax.ShapeDtypeStruct((), np.float64))
     nominal = {"i": np.array(0), "x": np.array(0.0)}
     points = Design("zip", ("sample",), (len(i),), {"i": i, "x": x}, {"i": 0, "x": 0}, 1)
-    program = bounds.Program(jaxpr, nominal)
+    program = bounds.Unfolded(jaxpr, nominal)
     samples = bounds.Samples(frozenset("ix"), program.outs, nominal, points)
     for value, expected in zip(program.outs, jax.jit(jax.vmap(f))(i, x), strict=True):
         found = samples.get(value)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.project import REPOSITORY, Project
+from tests.project import Project
 
 CONFIG = """\
     defaults: [engine, _self_]
@@ -93,14 +90,7 @@ def test_a_terminal_without_unicode(project: Project) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_while_libraries_load(project: Project, as_json: bool) -> None:
     project.model("import time\n\ntime.sleep(30)\n\n\ndef f(k):\n    return k\n").yaml(CONFIG)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engine", "run", "case.yaml", *(["--json"] if as_json else [])],
-        cwd=project.folder,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = project.start("run", "case.yaml", *(["--json"] if as_json else []))
     try:
         time.sleep(2.0)
         process.send_signal(signal.SIGINT)

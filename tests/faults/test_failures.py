@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 import engine
 from engine.errors import UserError
-from tests.project import REPOSITORY, Project
+from tests.project import Project
 
 CALLBACK = """\
     from pathlib import Path
@@ -168,14 +167,7 @@ SLOW = """\
 def test_a_signal_ends_the_run_soon_and_leaves_a_store_that_goes_on(project: Project, sent: signal.Signals) -> None:
     project.model(SLOW).yaml(CONFIG)
     arguments = ["case.yaml", "sweep.axes.k.linspace=[0,1,200]", "execution.chunk=2", "store.path=store.zarr"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engine", "run", *arguments],
-        cwd=project.folder,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = project.start("run", *arguments)
     try:
         wait_until(lambda: len(list((project.folder / "store.zarr" / "status").rglob("c/*"))) >= 3, process)
         process.send_signal(sent)

@@ -300,3 +300,16 @@ def test_an_empty_interval_moves_with_its_ends() -> None:
         assert float(derivative(final, 1)(1.0, 1.0)) == -6.0
         assert float(derivative(final, 0)(1.0, 1.0)) == 6.0
         np.testing.assert_allclose(derivative(final, 1)(0.0, 1.0), -6 * math.exp(-3), rtol=1e-5)
+
+
+def test_a_slope_that_is_no_number_at_the_end_spoils_nothing() -> None:
+    """y' = -1 from 1 reaches exactly 0 at t = 1, where the field's own derivative by y is infinite: dy/dk = -t there."""
+
+    def final(k: Any, t1: Any) -> Any:
+        return solve(
+            lambda t, y, k: -k * jnp.where(t < 2, 1.0, jnp.sqrt(y)), 1.0, k, t1=t1, solver="euler", step=0.25
+        ).y
+
+    assert float(final(1.0, 1.0)) == 0.0
+    np.testing.assert_allclose(jax.grad(final)(1.0, 1.0), -1.0, rtol=1e-12)
+    assert float(solve(lambda t, y, a: 1 / t, 3.0, t0=0.0, t1=jnp.array(0.0)).y) == 3.0
