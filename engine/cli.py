@@ -347,20 +347,22 @@ class Interrupts:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    """Compose, import, trace, check and cost a config, and say what a run would do. Nothing is compiled, run or written."""
+    """Compose, import, trace, check, compile and cost a config, and say what a run would do. Nothing is run or stored."""
     from engine.config import read_config
 
     config = read_config(options.config, options.overrides)
     from engine.plan import make_draft, make_plan
+    from engine.program import fit
     from engine.reports import describe_plan, plan_as_data
-    from engine.runs import check_store
+    from engine.runs import check_store, wait_for
 
     plan = make_plan(make_draft(config))
     check_store(plan)
+    program = wait_for(lambda: fit(plan))
     if options.json:
-        print_json(plan_as_data(plan))
+        print_json(plan_as_data(program.plan, program.cost))
     else:
-        print(describe_plan(plan))
+        print(describe_plan(program.plan, program.cost))
     return 0
 
 

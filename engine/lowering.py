@@ -31,6 +31,7 @@ def evaluate(
     stages: Collection[str] | None = None,
     given: Mapping[str, Any] | None = None,
     watch: Callable[[str, Any], None] | None = None,
+    checkpoint: Collection[str] = (),
 ) -> dict[str, Any]:
     """Call the stages in order.
 
@@ -41,6 +42,7 @@ def evaluate(
         stages: the stages to call; all if left out.
         given: values of stages that are not to be called again.
         watch: called with the name and the value of each stage as it is done.
+        checkpoint: stages that a reverse pass computes again instead of keeping what it needs of them.
 
     Returns:
         The parameters and the value of each stage, by name.
@@ -52,7 +54,7 @@ def evaluate(
     for stage in pipeline.stages:
         if stage.name in found or (stages is not None and stage.name not in stages):
             continue
-        found[stage.name] = run_stage(stage, found, key)
+        found[stage.name] = (run_again if stage.name in checkpoint else run_stage)(stage, found, key)
         if watch is not None:
             watch(stage.name, found[stage.name])
     return found
@@ -76,6 +78,12 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         raise
     except (Exception, SystemExit) as error:
         raise explain(error, context(stage, arguments)) from error
+
+
+def run_again(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> Any:
+    """The value of one stage, rematerialized in a reverse pass (`jax.checkpoint`)."""
+    roots = {reference.root: found[reference.root] for reference in stage.references}
+    return jax.checkpoint(lambda roots, key: run_stage(stage, roots, key))(roots, key)
 
 
 def unjitted(function: Callable[..., Any]) -> Callable[..., Any]:

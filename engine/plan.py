@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ from engine.errors import PipelineError, PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf
 from engine.pipeline import Pipeline, build_pipeline
+from engine.stack import Stack, read_stack
 from engine.store import Layout, Variable
 
 MOST_SAMPLES = 2**32
@@ -71,6 +72,9 @@ class Draft:
     jaxpr: Any
     """The traced `f(parameters, key) -> (outputs, status)`."""
 
+    stack: Stack
+    """The transforms around it."""
+
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -84,10 +88,10 @@ class Draft:
         labels = [(leaf.name, str(leaf.reference), leaf.dims) for leaf in (*self.outputs, *self.coords)]
         asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode, r.order, repr(r.direction)) for r in self.requests]
         settings = self.config.settings
+        customs = (*self.stack.of_values, *self.stack.of_sample)
+        functions = [*(stage.function for stage in self.pipeline.stages), *(custom.apply for custom in customs)]
         parts = {
-            "program": fingerprint.digest(
-                self.jaxpr, [stage.function for stage in self.pipeline.stages], self.config.folder
-            ),
+            "program": fingerprint.digest(self.jaxpr, functions, self.config.folder),
             "parameters": repr(fixed),
             "sweep": repr((self.design.dims, self.design.shape, self.design.replicates, table.hexdigest())),
             "outputs": repr(labels),
@@ -96,6 +100,9 @@ class Draft:
             "precision": settings.precision,
             "scheme": repr(SCHEME),
         }
+        if customs:  # the other transforms leave the numbers as they are
+            groups = (self.stack.of_values, self.stack.of_sample)
+            parts["transforms"] = repr([[custom.settings for custom in group] for group in groups])
         return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
 
     @cached_property
@@ -138,8 +145,14 @@ class Plan:
     """Chunks: what is computed at once."""
 
     workers: int
+    devices: tuple[Any, ...]
+    """Over which a chunk is split."""
+
     sample_bytes: int
     """Estimated peak memory of one sample inside a chunk, in bytes."""
+
+    widest: int
+    """The most samples that a chunk should hold; fewer where memory is short."""
 
     warnings: tuple[str, ...]
     """What may be a mistake, though the run can be done."""
@@ -159,20 +172,42 @@ class Plan:
     @property
     def formula(self) -> str:
         """The transform stack as it is composed, outermost first."""
-        width = self.blocks.width if self.draft.design.dims else None
-        return transforms.formula(self.passes, self.draft.pipeline, width, self.config.settings.execution.jit)
+        names = self.draft.pipeline.names
+        if not self.draft.design.dims:
+            return self.draft.stack.formula(self.passes, names, None, 1, 1)
+        n = len(self.devices)
+        return self.draft.stack.formula(self.passes, names, self.width, self.at_once or self.width // n, n)
+
+    @property
+    def width(self) -> int:
+        """Samples that the program takes: those of a full block, and as many more as make the devices' shares equal."""
+        n = len(self.devices)
+        return -(-self.blocks.width // n) * n
+
+    @property
+    def at_once(self) -> int | None:
+        """Samples of a chunk that are computed at once where the stack maps, else None."""
+        stack, dims = self.draft.stack, self.draft.design.dims
+        if not stack.mapped:
+            return None
+        return stack.batch * math.prod(b for d, b in zip(dims, self.blocks.block, strict=True) if d not in stack.mapped)
+
+    @property
+    def jit(self) -> bool:
+        """Whether the program is compiled."""
+        return self.draft.stack.jit
 
     @property
     def compilations(self) -> int:
         """Programs that a run compiles, whatever the number of chunks."""
-        if not self.config.settings.execution.jit:
+        if not self.jit:
             return 0
         return 1 + bool(self.hoisted or self.unswept)
 
     @property
     def chunk_bytes(self) -> int:
         """Estimated peak memory of one chunk, in bytes."""
-        return self.blocks.width * self.sample_bytes
+        return min(self.width, self.at_once or self.width) * self.sample_bytes
 
     @property
     def stored_bytes(self) -> int:
@@ -187,10 +222,19 @@ class Plan:
         """
         draft = self.draft
 
+        def plain(parameters: Mapping[str, Any], key: jax.Array | None) -> dict[str, jax.Array]:
+            found = evaluate(draft.pipeline, parameters, key)
+            status = {transforms.STATUS: status_of(found, draft.pipeline.names)}
+            return transforms.outputs_of(found, draft.outputs) | status
+
+        inner = transforms.customized(plain, draft.stack.of_values)
+
         def f(parameters: Mapping[str, Any], key: jax.Array | None = None) -> dict[str, jax.Array]:
             check_parameter_names(parameters, draft)
             given = {name: values.as_arrays(value) for name, value in parameters.items()}
-            return transforms.outputs_of(evaluate(draft.pipeline, {**draft.nominal, **given}, key), draft.outputs)
+            found = dict(inner({**draft.nominal, **given}, key))
+            found.pop(transforms.STATUS)
+            return found
 
         return f
 
@@ -227,6 +271,7 @@ def make_draft(config: Config) -> Draft:
     pipeline = build_pipeline(config)
     runtime.configure(settings)  # again: a user's module may have set precision on import
     check_parameters_used(pipeline, config)
+    stack = read_stack(config, pipeline, points.dims)
     wrt = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
     nominal = {
         name: as_parameter(name, value, points, wrt, settings.precision) for name, value in settings.parameters.items()
@@ -259,7 +304,17 @@ def make_draft(config: Config) -> Draft:
         raise PlanError(problems)
     found = tuple(warn_of_narrow_constants(jaxpr, settings.precision))
     return Draft(
-        config, pipeline, points, nominal, shapes, resolved["outputs"], resolved["coords"], requests, jaxpr, found
+        config,
+        pipeline,
+        points,
+        nominal,
+        shapes,
+        resolved["outputs"],
+        resolved["coords"],
+        requests,
+        jaxpr,
+        stack,
+        found,
     )
 
 
@@ -269,8 +324,6 @@ def refuse_what_this_version_lacks(config: Config) -> None:
     problems = []
     if settings.optimize is not None:
         problems.append("`optimize` must be left out in this version, but is given. Remove it, or sweep the variables.")
-    if settings.transforms != "auto":
-        problems.append(f"`transforms` must be 'auto' in this version, but is {settings.transforms!r}. Remove it.")
     if settings.execution.debug_nans:
         problems.append("`execution.debug_nans` must be false in this version, but is true. Use execution.jit=false.")
     if settings.scheduler.kind not in ("threads", "synchronous"):
@@ -399,18 +452,35 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     passes, hoisted = sample.passes, tuple(name for name in draft.pipeline.names if name in sample.hoisted)
     swept = swept_labels(jaxpr, labels, draft)
     variables = make_variables(draft, swept)
-    workers = settings.scheduler.workers or (1 if settings.scheduler.kind == "synchronous" else runtime.cores())
-    bytes_each = jaxprs.peak_bytes(jaxpr) - closed_bytes(jaxpr)
-    bytes_each += 2 * sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.outvars)
-    width = chunk or settings.execution.chunk
-    if not isinstance(width, int):
-        widest = WIDEST_LOOP if jaxprs.loops(jaxpr) else WIDEST_CHUNK
-        width = choose_width(draft.design.samples, bytes_each, settings.execution.memory, workers, widest)
+    devices = choose_devices(draft)
+    workers = settings.scheduler.workers or runtime.workers(settings.scheduler.kind, devices[0].platform)
+    bytes_out = 2 * sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.outvars)
+    bytes_each = jaxprs.peak_bytes(jaxpr) - closed_bytes(jaxpr) + bytes_out
+    widest = widest_chunk(draft, jaxpr, workers, len(devices))
+    each = bytes_out if draft.stack.mapped else bytes_each  # a map holds few samples at once, whatever the chunk
+    fits = max(1, min(settings.execution.memory // (workers * max(1, each)), widest))
+    asked = settings.execution.chunk
+    width = chunk or (fits if asked == "auto" else asked)
     unswept = tuple(name for name in labels if name not in swept)
     blocks = cut(draft.design.shape, width)
     warnings = (*draft.warnings, *warn_of_many_files(draft, blocks, variables))
     once = trace_hoisted(draft, hoisted)
-    return Plan(draft, passes, hoisted, unswept, variables, blocks, workers, bytes_each, warnings, once, jaxpr, labels)
+    return Plan(
+        draft,
+        passes,
+        hoisted,
+        unswept,
+        variables,
+        blocks,
+        workers,
+        devices,
+        bytes_each,
+        widest,
+        warnings,
+        once,
+        jaxpr,
+        labels,
+    )
 
 
 def differentiated(draft: Draft) -> tuple[transforms.Sample, Any, tuple[str, ...]]:
@@ -426,9 +496,8 @@ def differentiated(draft: Draft) -> tuple[transforms.Sample, Any, tuple[str, ...
         hoisted = (
             frozenset(name for name in draft.pipeline.names if name not in moved) if draft.design.dims else frozenset()
         )
-        sample = transforms.Sample(
-            draft.pipeline, draft.outputs, draft.coords, passes, hoisted, adjoint_context(draft.config)
-        )
+        adjoint = adjoint_context(draft.config)
+        sample = transforms.Sample(draft.pipeline, draft.outputs, draft.coords, passes, hoisted, adjoint, draft.stack)
         try:
             return sample, *trace_sample(sample, draft)
         except RefusedModeError as error:
@@ -526,11 +595,38 @@ def closed_bytes(jaxpr: Any) -> int:
     return sum(jaxprs.nbytes(v.aval) for v in jaxpr.jaxpr.constvars)
 
 
-def choose_width(samples: int, bytes_each: int, memory: int, workers: int, widest: int) -> int:
-    """Samples of a chunk: what fits in memory, and enough chunks to keep the workers busy and a kill cheap."""
-    fits = memory // (workers * max(1, bytes_each))
-    share = max(SMALLEST_SHARE, -(-samples // (4 * workers)))
-    return max(1, min(fits, share, widest))
+def choose_devices(draft: Draft) -> tuple[Any, ...]:
+    """The devices that a chunk is split over: all of the kind that computes, or as many as are asked for.
+
+    Raises:
+        PlanError: more are asked for than there are.
+    """
+    there = runtime.devices(draft.config.settings.execution.device)
+    layer, setting = draft.stack.devices, draft.config.settings.execution.devices
+    key, asked = ("transforms", layer) if layer is not None else ("execution.devices", setting)
+    if isinstance(asked, int) and asked > len(there):
+        raise PlanError(
+            f"`{key}` must ask for at most the devices of this machine, but asks for {asked}, and there "
+            f"{'is' if len(there) == 1 else 'are'} {len(there)} ({there[0].platform}). Lower it, or leave it out for all. "
+            "(On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=4 makes four.)"
+        )
+    most = asked if isinstance(asked, int) else len(there)
+    return there[: min(most, draft.design.samples) if draft.stack.jit else 1]
+
+
+def widest_chunk(draft: Draft, jaxpr: Any, workers: int, devices: int) -> int:
+    """The most samples that a chunk should hold: enough chunks to keep the workers busy and a kill cheap."""
+    most = WIDEST_LOOP * devices if jaxprs.loops(jaxpr) and not draft.stack.mapped else WIDEST_CHUNK
+    return min(most, max(SMALLEST_SHARE, -(-draft.design.samples // (4 * workers))))
+
+
+def resized(plan: Plan, width: int) -> Plan:
+    """The plan with chunks of another width."""
+    blocks = cut(plan.draft.design.shape, width)
+    before = warn_of_many_files(plan.draft, plan.blocks, plan.variables)
+    warnings = [warning for warning in plan.warnings if warning not in before]
+    warnings += warn_of_many_files(plan.draft, blocks, plan.variables)
+    return replace(plan, blocks=blocks, warnings=tuple(warnings))
 
 
 def stored_blocks(draft: Draft, blocks: Blocks) -> Blocks:
@@ -578,7 +674,7 @@ def attributes_of(plan: Plan) -> dict[str, Any]:
         "transforms": plan.formula,
         "versions": runtime.versions(),
         "git": runtime.git_state(config.folder),
-        "device": runtime.device_facts(),
+        "device": runtime.device_facts() | {"used": len(plan.devices)},
         "chunk": plan.blocks.width,
         "runs": [],
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from engine.plan import Plan
+    from engine.program import Cost
     from engine.runs import Summary
 
 BEGIN, BRANCH = "  ", "  "
@@ -31,8 +32,8 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def plan_as_data(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data."""
+def plan_as_data(plan: Plan, cost: Cost) -> dict[str, Any]:
+    """A plan as plain data, with XLA's account of a compiled chunk."""
     draft = plan.draft
     return {
         "status": "planned",
@@ -60,7 +61,9 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
         "chunk": plan.blocks.width,
         "workers": plan.workers,
         "compilations": plan.compilations,
+        "devices": len(plan.devices),
         "chunk_bytes": plan.chunk_bytes,
+        "compiled": {"memory": dict(cost.memory), "flops": cost.flops, "bytes_accessed": cost.bytes_accessed},
         "stored_bytes": plan.stored_bytes,
         "variables": {
             v.name: {"dims": list(v.dims), "shape": list(v.shape), "dtype": str(v.dtype), "bytes": nbytes(v)}
@@ -84,7 +87,7 @@ def describe_input(tree: Any) -> Any:
     return str(tree)
 
 
-def describe_plan(plan: Plan) -> str:
+def describe_plan(plan: Plan, cost: Cost) -> str:
     """A plan as text: graph, stack, outputs, chunks, cost."""
     draft = plan.draft
     sections = [
@@ -92,7 +95,7 @@ def describe_plan(plan: Plan) -> str:
         ["", "graph", *graph_lines(plan)],
         ["", "stack", f"  {plan.formula}", *reasons(plan)],
         ["", "outputs", *("  " + line for line in table(variable_rows(plan)))],
-        ["", "cost", *("  " + line for line in table(cost_rows(plan)))],
+        ["", "cost", *("  " + line for line in table(cost_rows(plan, cost)))],
     ]
     if plan.warnings:
         sections.append(["", *(f"warning: {w}" for w in plan.warnings)])
@@ -139,19 +142,27 @@ def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def cost_rows(plan: Plan) -> list[tuple[str, str]]:
+def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
     """Chunks, memory and compilations."""
     settings = plan.config.settings
-    return [
+    devices = f" on {len(plan.devices)} devices" if len(plan.devices) > 1 else ""
+    if cost.bytes:
+        temporaries = cost.memory["temporaries"]
+        memory = f"{size(cost.bytes)} for each chunk in flight by XLA's account, {size(temporaries)} of them temporary"
+    else:
+        memory = f"about {size(plan.chunk_bytes)} for each chunk in flight"
+    rows = [
         ("samples", f"{plan.draft.design.samples} ({plan.draft.design.kind})"),
         (
             "chunks",
-            f"{len(plan.blocks)} of {plan.blocks.width} samples, {plan.workers} at once ({settings.scheduler.kind})",
+            f"{len(plan.blocks)} of {plan.blocks.width} samples, {plan.workers} at once ({settings.scheduler.kind}){devices}",
         ),
-        (
-            "memory",
-            f"about {size(plan.chunk_bytes)} for each chunk in flight (execution.memory: {size(settings.execution.memory)})",
-        ),
+        ("memory", f"{memory} (execution.memory: {size(settings.execution.memory)})"),
+    ]
+    if cost.flops:
+        rows.append(("work", f"{cost.flops:.3g} flops for each chunk, the body of a loop counted once"))
+    return [
+        *rows,
         ("stored", f"{size(plan.stored_bytes)} before compression"),
         ("compilations", f"{plan.compilations} at most, whatever the number of chunks"),
         ("precision", settings.precision),

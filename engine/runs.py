@@ -141,12 +141,13 @@ def compute(
 ) -> Summary:
     """Compile, make the store if there is none, run the blocks `numbers` (None: all), and record what happened."""
     from engine.execute import Runner, execute
-    from engine.program import Program
+    from engine.program import fit
 
-    program = Program(plan)
     with runtime.counted() as compiled:
         start = time.perf_counter()
+        program = wait_for(lambda: fit(plan, fixed_width=store is not None))
         wait_for(program.prepare)
+        plan = program.plan
         prepared = time.perf_counter() - start
         if store is None:
             store = create(plan.draft.store_path, make_layout(plan), attributes_of(plan), replace=replace)
@@ -160,7 +161,8 @@ def compute(
         runner = Runner(plan, program, store, observers, stop)
         start = time.perf_counter()
         try:
-            execute(runner, numbers)
+            with runtime.profiled(plan.config.settings.execution.profile):
+                execute(runner, numbers)
         finally:
             running = time.perf_counter() - start
             record = {
@@ -174,15 +176,15 @@ def compute(
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
-    summary.memory, summary.resumed, summary.warnings = program.memory, before > 0, plan.warnings
+    summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
     return summary
 
 
-def wait_for(function: Any) -> None:
+def wait_for(function: Any) -> Any:
     """Call in a thread and wait, so that Ctrl-C is heard while XLA compiles."""
     pool = ThreadPoolExecutor(1)
     try:
-        pool.submit(function).result()
+        return pool.submit(function).result()
     finally:
         pool.shutdown(wait=False)
 

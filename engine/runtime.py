@@ -25,6 +25,8 @@ from engine.schema import Settings
 LIBRARIES = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "dask", "hydra-core")
 COMPILED = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
+SET_HERE: set[str] = set()
+"""Variables of the environment that this process has set by itself."""
 
 
 def configure(settings: Settings) -> None:
@@ -36,6 +38,7 @@ def configure(settings: Settings) -> None:
     wide = settings.precision == "float64"
     os.environ["JAX_ENABLE_X64"] = str(wide).lower()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    set_preallocation(settings.execution.preallocate)
     import jax
 
     jax.config.update("jax_enable_x64", wide)
@@ -44,6 +47,21 @@ def configure(settings: Settings) -> None:
     device = find_device(settings.execution.device)
     jax.config.update("jax_default_device", device)
     listen()
+
+
+def set_preallocation(part: bool | float) -> None:
+    """How much of a GPU's memory JAX takes when it starts; variables that the user has set are left alone.
+
+    JAX takes three quarters unless told otherwise, so that a second process finds none; the engine lets it take what it needs.
+    """
+    if {"XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & set(os.environ) - SET_HERE:
+        return
+    SET_HERE.update({"XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"})
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = str(bool(part)).lower()
+    if isinstance(part, float):
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(part)
+    else:
+        os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
 
 
 def find_device(kind: str) -> Any:
@@ -76,6 +94,23 @@ def find_device(kind: str) -> Any:
             f"`execution.device` must be a device of this machine, but is {kind!r} and there is only {', '.join(found)}."
             f"{extra.get(kind, '')}"
         ) from None
+
+
+def devices(kind: str) -> tuple[Any, ...]:
+    """This process's devices of a kind; for auto, of the kind that JAX prefers."""
+    import jax
+
+    if kind == "auto":
+        return tuple(jax.local_devices())
+    chosen = find_device(kind)
+    return tuple(jax.local_devices(backend=chosen.platform))
+
+
+def workers(scheduler: str, platform: str) -> int:
+    """Chunks in flight: one on each core; on an accelerator one that computes while another is stored."""
+    if scheduler == "synchronous":
+        return 1
+    return cores() if platform == "cpu" else min(2, cores())
 
 
 def set_compile_cache(where: str) -> None:
@@ -166,6 +201,29 @@ def listen() -> None:
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
+
+
+@contextmanager
+def profiled(folder: str | None) -> Iterator[None]:
+    """Write a trace of JAX's profiler into a folder while the block runs; for None, do nothing.
+
+    Raises:
+        PlanError: the folder cannot be written.
+    """
+    if folder is None:
+        yield
+        return
+    import jax
+
+    where = Path(folder).expanduser().absolute()
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(
+            f"`execution.profile` must be a folder that can be written, but {folder!r} is not: {error.strerror}. Name another."
+        ) from None
+    with jax.profiler.trace(str(where)):
+        yield
 
 
 @contextmanager

@@ -113,10 +113,17 @@ class Execution(Node):
     )
     """Memory that the chunks in flight may take, all together, in bytes."""
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    devices: Literal["auto"] | Count = Field("auto", description="'auto' or a positive integer")
+    """Devices of that kind over which a chunk is split."""
+    preallocate: bool | Annotated[float, Field(gt=0, le=1)] = Field(
+        False, description="true, false, or a part from 0 to 1"
+    )
+    """Of a GPU's memory, when JAX starts."""
     on_error: Literal["continue", "stop"] = "continue"
     debug_nans: bool = Field(False, description="true or false")
     jit: bool = Field(True, description="true or false")
     compile_cache: str = Field("auto", description="'auto', 'off' or a folder")
+    profile: str | None = Field(None, description="a folder, or null")
 
 
 class StoreSettings(Node):
@@ -156,7 +163,7 @@ class Settings(Node):
 
 def text_keys() -> frozenset[str]:
     """The keys whose value is text, whatever it looks like: `name: 1e234` is a name, not a number."""
-    return frozenset({"name", "store.path", "sweep.table", "execution.compile_cache"})
+    return frozenset({"name", "store.path", "sweep.table", "execution.compile_cache", "execution.profile"})
 
 
 def is_text(key: str) -> bool:

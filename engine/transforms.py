@@ -1,25 +1,35 @@
-"""`f` → the program: derivatives innermost, then vmap over the samples of a chunk, then jit.
+"""`f` → the program: derivatives innermost, then vmap over the samples of a chunk, then the devices, then jit.
 
-In: the pipeline and what is asked of it. Out: a function of one sample, the stack that turns it into the chunk's program, and
-the reasons for each choice, all as data.
+In: the pipeline, what is asked of it, and the stack. Out: a function of one sample, and what turns it into the program of a chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
+from engine import values
 from engine.derivatives import Differentiation, differentiable
+from engine.errors import PlanError
 from engine.lowering import evaluate, look_up, status_of
 from engine.outputs import Leaf
 from engine.pipeline import Pipeline
+from engine.stack import Custom, Stack
 
 NONFINITE = 3
+STATUS = "status"
+"""Where a sample's function returns what the stages report; no output is called so."""
+
+Function = Callable[[Mapping[str, Any], Any], dict[str, Any]]
+"""`f(parameters, key) -> {name: array}`, the status among them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +44,7 @@ class Sample:
     """Stages whose values are given: nothing that is swept or differentiated moves them."""
 
     adjoint: Callable[[str], AbstractContextManager[Any]]
+    stack: Stack
 
     def __call__(
         self, given: Mapping[str, Any], fixed: Mapping[str, Any], swept: Mapping[str, Any], seed: Any, index: Any
@@ -51,41 +62,84 @@ class Sample:
             Every output and derivative by name, and the status (int8): 1 ok, else the code of the failure.
         """
         key = jax.random.fold_in(make_key(seed), index)
-        parameters = {**fixed, **swept}
-        found: dict[str, jax.Array] = {}
-        status: jax.Array | None = None
-        for one in self.passes:
-            with self.adjoint(one.adjoint):
-                outputs, status, derivatives = self.differentiate(one, given, parameters, key)
-            found = {**outputs, **found, **derivatives}
-        if status is None:
-            with self.adjoint("none"):
-                found, status = self.outputs_and_status(given, parameters, key)
+        function = customized(self.differentiated(self.values(given)), self.stack.of_sample)
+        found = dict(function({**fixed, **swept}, key))
+        status = found.pop(STATUS)
         return found, finite_or_failed(found, status)
 
-    def differentiate(
-        self, one: Differentiation, given: Mapping[str, Any], parameters: Mapping[str, Any], key: jax.Array
-    ) -> tuple[dict[str, jax.Array], jax.Array, dict[str, jax.Array]]:
-        """Values, status and derivatives from one evaluation."""
+    def values(self, given: Mapping[str, Any]) -> Function:
+        """The outputs, the leaves to be differentiated, and the status, without derivatives."""
+        leaves = {leaf.name: leaf for one in self.passes for leaf in one.of}
+        leaves |= {leaf.name: leaf for leaf in (*self.outputs, *self.coords)}
 
-        def function(moved: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-            values = evaluate(self.pipeline, {**parameters, **moved}, key, given=given)
-            of = {leaf.name: look_up(leaf.reference, values, leaf.name) for leaf in one.of}
-            return of, self.select(values)
+        def function(parameters: Mapping[str, Any], key: Any) -> dict[str, Any]:
+            found = evaluate(self.pipeline, parameters, key, given=given, checkpoint=self.stack.checkpoint)
+            return outputs_of(found, tuple(leaves.values())) | {STATUS: status_of(found, self.pipeline.names)}
 
-        with differentiable(one):
-            (outputs, status), derivatives = one(function, {name: parameters[name] for name in one.wrt})
-        return outputs, status, derivatives
+        return customized(function, self.stack.of_values)
 
-    def outputs_and_status(
-        self, given: Mapping[str, Any], parameters: Mapping[str, Any], key: jax.Array
-    ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """The outputs by name and what the stages report, without derivatives."""
-        return self.select(evaluate(self.pipeline, parameters, key, given=given))
+    def differentiated(self, values: Function) -> Function:
+        """The outputs with their derivatives, each pass's from one evaluation, and the status."""
+        names = [leaf.name for leaf in (*self.outputs, *self.coords)]
 
-    def select(self, values: Mapping[str, Any]) -> tuple[dict[str, jax.Array], jax.Array]:
-        """The outputs among the stages' values, and their status."""
-        return outputs_of(values, (*self.outputs, *self.coords)), status_of(values, self.pipeline.names)
+        def function(parameters: Mapping[str, Any], key: Any) -> dict[str, Any]:
+            if not self.passes:
+                with self.adjoint("none"):
+                    return values(parameters, key)
+            found: dict[str, Any] = {}
+            for one in self.passes:
+                with self.adjoint(one.adjoint), differentiable(one):
+                    rest, derivatives = one(along(one, values, parameters, key), {p: parameters[p] for p in one.wrt})
+                found = {name: rest[name] for name in names} | found | derivatives | {STATUS: rest[STATUS]}
+            return found
+
+        return function
+
+
+def along(one: Differentiation, values: Function, parameters: Mapping[str, Any], key: Any) -> Callable[..., Any]:
+    """The function that a pass differentiates: of the parameters that move, with all that it gives beside its leaves."""
+
+    def function(moved: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        found = values({**parameters, **moved}, key)
+        return {leaf.name: found[leaf.name] for leaf in one.of}, found
+
+    return function
+
+
+def customized(function: Function, customs: Sequence[Custom]) -> Function:
+    """The function under the user's own transforms, innermost first, each checked to keep what it is given.
+
+    Raises:
+        PlanError: when traced, if one gives other names, shapes or dtypes.
+    """
+    for custom in customs:
+        function = checked(custom, function)
+    return function
+
+
+def checked(custom: Custom, function: Function) -> Function:
+    """A transform of the user's own applied to a function."""
+    where = f"`transforms` {custom.target}"
+    transformed = custom.apply(function)
+    if not callable(transformed):
+        raise PlanError(f"{where} must return a function, but returned {transformed!r}. Take a function, return one.")
+
+    def call(parameters: Mapping[str, Any], key: Any) -> dict[str, Any]:
+        wanted = jax.eval_shape(function, parameters, key)
+        found = transformed(parameters, key)
+        if not isinstance(found, Mapping) or set(found) != set(wanted):
+            names = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+            raise PlanError(
+                f"{where} must give the names of the function that it is given, {sorted(wanted)}, but gives {names}. "
+                "Return a dict with an array for each."
+            )
+        for name, value in found.items():
+            have, want = values.in_words(jnp.asarray(value)), values.in_words(wanted[name])
+            if have != want:
+                raise PlanError(f"{where} must keep {name!r} as {want}, but gives {have}. Keep shapes and dtypes.")
+        return {name: jnp.asarray(found[name]) for name in wanted}
+
+    return call
 
 
 def make_key(seed: jax.Array) -> jax.Array:
@@ -108,16 +162,50 @@ def finite_or_failed(found: Mapping[str, jax.Array], status: jax.Array) -> jax.A
     return jnp.where(status != 0, status, jnp.where(finite, 1, NONFINITE)).astype(jnp.int8)
 
 
-def chunk_program(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """vmap over the samples of a chunk: what is given and fixed is never copied for each."""
-    return jax.vmap(sample, in_axes=(None, None, 0, None, 0))
+def chunk_program(sample: Callable[..., Any], at_once: int | None = None) -> Callable[..., Any]:
+    """The samples of a chunk by vmap: what is given and fixed is never copied for each.
+
+    Args:
+        sample: of `(given, fixed, swept, seed, index)`.
+        at_once: the samples that are computed at once, batch after batch; all if None.
+    """
+    if at_once is None:
+        return jax.vmap(sample, in_axes=(None, None, 0, None, 0))
+
+    def chunk(given: Any, fixed: Any, swept: Any, seed: Any, index: Any) -> Any:
+        def one(moved: Any) -> Any:
+            return sample(given, fixed, moved[0], seed, moved[1])
+
+        return jax.lax.map(one, (swept, index), batch_size=min(at_once, len(index)))
+
+    return chunk
 
 
-def formula(passes: tuple[Differentiation, ...], pipeline: Pipeline, width: int | None, jit: bool) -> str:
-    """The stack as it is composed, outermost first."""
-    parts = ["jit"] if jit else []
-    if width is not None:
-        parts.append(f"vmap[{width}]")
-    parts += [str(one) for one in passes]
-    parts.append("(" + " ∘ ".join(reversed(pipeline.names)) + ")")
-    return " ∘ ".join(parts)
+def on_devices(chunk: Callable[..., Any], devices: Sequence[Any]) -> Callable[..., Any]:
+    """Split the samples of a chunk over devices, each of which runs its own loops to its own end.
+
+    The program is partitioned by hand (shard_map), since a loop partitioned by the compiler would make all devices agree on
+    every step whether to go on.
+    """
+    if len(devices) == 1:
+        return chunk
+    shared, split = PartitionSpec(), PartitionSpec("samples")
+    return jax.shard_map(
+        chunk,
+        mesh=Mesh(np.array(devices), ("samples",)),
+        in_specs=(shared, shared, split, shared, split),
+        out_specs=split,
+        check_vma=False,
+    )
+
+
+def donatable(inputs: Mapping[str, Any], outputs: Sequence[Any]) -> tuple[str, ...]:
+    """The inputs whose memory an output of the same shape and dtype can take; each output takes one."""
+    room = Counter((tuple(out.shape), str(out.dtype)) for out in outputs)
+    found = []
+    for name, value in inputs.items():
+        kind = (tuple(value.shape), str(value.dtype))
+        if room[kind]:
+            room[kind] -= 1
+            found.append(name)
+    return tuple(found)
