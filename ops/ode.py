@@ -46,6 +46,9 @@ METHODS: dict[str, type[diffrax.AbstractSolver[Any]]] = {
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
 
+PROBE_SLACK = 10.0
+"""How much larger than the state's the error of a tangent may be in one step: derivatives get about a digit less than values."""
+
 OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 """Codes of `Solution.status`."""
 
@@ -194,8 +197,9 @@ def solve(
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
     state, field = y0, vector_field
     of_state: Callable[[Any], Any] = lambda state: state  # noqa: E731
+    norm: Callable[[Any], Any] = optimistix.rms_norm
     if is_differentiated():
-        state, field, of_state = _with_probe(vector_field, start, y0, args, chosen)
+        state, field, of_state, norm = _with_probe(vector_field, start, y0, args, chosen)
     final = diffrax.SubSaveAt(t1=True, fn=lambda t, state, args: of_state(state))
     saved = [final]
     if times is not None:
@@ -210,7 +214,7 @@ def solve(
         state,
         args,
         saveat=diffrax.SaveAt(subs=saved),
-        stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start),
+        stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start, norm),
         adjoint=_adjoint(chosen),
         event=None if event is None else _event(event, chosen, of_state),
         max_steps=chosen.max_steps,
@@ -261,16 +265,17 @@ def _moved_by_its_ends(vector_field: VectorField, y: Any, y0: Any, start: jax.Ar
 
 def _with_probe(
     vector_field: VectorField, start: jax.Array, y0: Any, args: Any, solver: Solver
-) -> tuple[Any, VectorField, Callable[[Any], Any]]:
-    """The state beside a tangent along a generic direction, integrated under the same error control.
+) -> tuple[Any, VectorField, Callable[[Any], Any], Callable[[Any], Any]]:
+    """The state beside a tangent along a generic direction, integrated under error control too.
 
     The step size follows the error of the state alone, so that a state at rest, or below `atol`, lets steps grow until its
     derivatives are wrong by orders of magnitude. The tangent w (w' = J w + (df/dp) v) makes the steps resolve them; it feeds
-    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction. A field
-    without a forward derivative (a custom_vjp, a callback) is integrated alone.
+    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction, and to
+    `PROBE_SLACK` times the tolerance: where the state itself needs the shorter steps, they stay as they are. A field without a
+    forward derivative (a custom_vjp, a callback) is integrated alone.
 
     Returns:
-        The initial state, its vector field, and what takes the state out again.
+        The initial state, its vector field, what takes the state out again, and the norm of the error.
     """
     field, held = jax.closure_convert(vector_field, start, y0, args)
     # The size at which both tolerances weigh alike.
@@ -314,8 +319,14 @@ def _with_probe(
     try:
         jax.eval_shape(augmented, start, (y0, w0), None)
     except (TypeError, NotImplementedError, ValueError):  # no forward derivative: a custom_vjp, a callback
-        return y0, vector_field, lambda state: state
-    return (y0, w0), augmented, lambda state: state[0]
+        return y0, vector_field, lambda state: state, optimistix.rms_norm
+    return (y0, w0), augmented, lambda state: state[0], _norm_with_probe
+
+
+def _norm_with_probe(error: Any) -> Any:
+    """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large."""
+    of_state, of_tangent = error
+    return jnp.maximum(optimistix.rms_norm(of_state), optimistix.rms_norm(of_tangent) / PROBE_SLACK)
 
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
@@ -461,7 +472,7 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
 
-def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any) -> Any:
+def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any, norm: Callable[[Any], Any]) -> Any:
     """Fixed or adaptive steps; adaptive ones stop at the jumps, and are short in an interval watched for an event."""
     count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
     if solver.step is not None:
@@ -471,7 +482,7 @@ def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any) -> Any:
             )
         return diffrax.ConstantStepSize()
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest)
+    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
     if not count:
         return pid
     times = (
