@@ -143,17 +143,12 @@ def build_pipeline(config: Config) -> Pipeline:
 def build_stage(name: str, node: Mapping[str, Any], config: Config, problems: list[str]) -> Stage | None:
     """One stage; what is wrong with it is appended to `problems`."""
     key = f"stages.{name}"
-    target = node.get("_target_")
-    if not isinstance(target, str):
-        found = "is missing" if target is None else f"is {target!r}"
-        problems.append(f"`{key}._target_` must be the import path of a function, but {found}. Write module.function.")
-        return None
     for forbidden in ("_partial_", "_args_"):
         if forbidden in node:
             problems.append(f"`{key}.{forbidden}` must not be given, but is: a stage is called by name. Remove it.")
             return None
     try:
-        function = import_target(target, f"{key}._target_", config.folder)
+        target, function = stage_function(f"{key}._target_", node.get("_target_"), config)
         signature = inspect.signature(function)
     except PipelineError as error:
         problems.extend(error.problems)
@@ -170,6 +165,44 @@ def build_stage(name: str, node: Mapping[str, Any], config: Config, problems: li
     if len(problems) > before:
         return None
     return Stage(name, target, function, constants, inputs, key_argument, defaults)
+
+
+def stage_function(key: str, target: Any, config: Config) -> tuple[str, Callable[..., Any]]:
+    """The function of a stage and its name in a plan: imported by its path, or built by Hydra from a node.
+
+    Raises:
+        PipelineError: it cannot be imported or built, or is not callable.
+    """
+    if isinstance(target, str):
+        return target, import_target(target, key, config.folder)
+    if not isinstance(target, dict) or not isinstance(target.get("_target_"), str):
+        found = "is missing" if target is None else f"is {target!r}"
+        raise PipelineError(
+            f"`{key}` must be the import path of a function, or a node that builds one, but {found}. Write module.function."
+        )
+    problems: list[str] = []
+    check_nodes(key, target, config, problems)
+    built = None if problems else build_node(key, target, problems)
+    if problems:
+        raise PipelineError(problems)
+    if not callable(built):
+        raise PipelineError(
+            f"`{key}` must build a function, but {target['_target_']} gives {type(built).__name__}. "
+            "Write `_partial_: true` there for the function itself."
+        )
+    return spelled(target), built
+
+
+def spelled(node: Any) -> str:
+    """A node as the call that it stands for: `ops.external.callback(function=model.beam)`."""
+    if isinstance(node, list):
+        return "[" + ", ".join(map(spelled, node)) + "]"
+    if not isinstance(node, dict):
+        return str(node)
+    given = ", ".join(f"{k}={spelled(v)}" for k, v in node.items() if k not in ("_target_", "_partial_", "_convert_"))
+    if "_target_" not in node:
+        return f"{{{given}}}"
+    return f"{node['_target_']}({given})" if given or not node.get("_partial_") else str(node["_target_"])
 
 
 def read_inputs(key: str, node: Any, config: Config, problems: list[str]) -> dict[str, Any]:
@@ -231,8 +264,11 @@ def build_constant(key: str, value: Any, signature: inspect.Signature, config: C
         return value
     before = len(problems)
     check_nodes(key, value, config, problems)
-    if len(problems) > before:
-        return value
+    return value if len(problems) > before else build_node(key, value, problems)
+
+
+def build_node(key: str, value: Any, problems: list[str]) -> Any:
+    """What Hydra makes of a value with nodes in it; the value itself, and a problem, if it cannot."""
     try:
         return build(value)
     except Exception as error:
