@@ -29,7 +29,7 @@ import numpy as np
 from engine.axes import Array, shown
 from engine.designs import Design
 from engine.diagnosis import is_users
-from engine.jaxprs import called, inner_jaxprs, is_literal, opened, primitives
+from engine.jaxprs import callee, is_literal, opened, parts_of_scan, primitives, written
 from engine.primitives import ELEMENTWISE, RULES, SHAPES, Rule, align, along
 
 UNFOLLOWED = (
@@ -342,32 +342,6 @@ def heavy(eqn: Any) -> bool:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     a = eqn.invars[0].aval
     return bool(eqn.outvars[0].aval.size * np.prod([a.shape[axis] for axis in contracted]) > MOST_ELEMENTS / 10)
-
-
-def callee(eqn: Any) -> Any | None:
-    """The jaxpr that an equation calls with its own operands, with its constants."""
-    if eqn.primitive.name in ("jit", "pjit", "remat2"):  # remat2 is what jax.checkpoint makes
-        return eqn.params.get("jaxpr")
-    inner = called(eqn)
-    return None if inner is None else next(j for _, j in inner_jaxprs(eqn) if opened(j) is inner)
-
-
-def written(jaxpr: Any) -> bool:
-    """Whether the user wrote a function that is called, rather than JAX."""
-    file = getattr(getattr(opened(jaxpr), "debug_info", None), "func_filename", None)
-    return file is None or is_users(file)
-
-
-def parts_of_scan(eqn: Any) -> tuple[int, int] | None:
-    """How many of a scan's operands are constants and how many are state."""
-    params = eqn.params
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    try:  # JAX 0.11 and later
-        constants, carry, xs = map(len, params["ft_in"].elts)
-    except (KeyError, AttributeError, TypeError, ValueError):
-        return None
-    return (constants, carry) if constants + carry + xs == len(eqn.invars) else None
 
 
 def looks_up(inner: Any, operands: Iterable[Value]) -> bool:

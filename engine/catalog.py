@@ -44,11 +44,38 @@ def designs() -> dict[str, str]:
     }
 
 
+def derivatives() -> dict[str, str]:
+    """The kinds of derivatives."""
+    return {
+        "gradient": "of a scalar output; stored as name.p for each parameter p (default); order: n for the n-th along each",
+        "jacobian": "of any output; stored as name.p",
+        "hessian": "second derivatives of any output; stored as name.p.q",
+        "jvp": "the Jacobian times direction: {p: v}, matrix-free; stored as name",
+        "vjp": "direction: w, of the output's shape, times the Jacobian, matrix-free; stored as name.p",
+        "hvp": "the Hessian of a scalar output times direction: {p: v}, matrix-free; stored as name.p",
+    }
+
+
+def transforms() -> dict[str, str]:
+    """The layers of the transform stack, innermost first."""
+    return {
+        "_target_: mine.transform": "a function in, a function out; inside derivatives or outside, always inside vmap",
+        "checkpoint": "{stages: [...]}: recompute these stages in a reverse pass instead of keeping what it needs of them",
+        "derivatives": "what the config's derivatives ask for",
+        "vmap": "over the samples of a chunk",
+        "map": "{axes: [...], batch: n}: along these axes one batch after the other, where vmap takes too much memory",
+        "devices": "split a chunk over all devices, or {devices: n}",
+        "jit": "compile",
+    }
+
+
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "stages": stages,
     "solvers": lambda: options_of("solver"),
     "optimizers": lambda: options_of("optimizer"),
     "designs": designs,
+    "derivatives": derivatives,
+    "transforms": transforms,
 }
 
 

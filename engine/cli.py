@@ -1,4 +1,4 @@
-"""The command line: `python -m engine run | plan | check-grad | show | list | doctor`.
+"""The command line: `python -m engine run | plan | check-grad | show | repro | list | doctor`.
 
 In: arguments. Out: an exit code: 0 done, 2 the user's mistake, 3 done but some samples failed, 130 interrupted, 1 anything else.
 Imports only what the command at hand needs: `--help` loads no JAX.
@@ -45,6 +45,7 @@ An override's value is YAML-like: text with spaces or = needs quotes inside the 
 examples:
   python -m engine plan conf/oscillator.yaml
   python -m engine plan conf/oscillator.yaml execution.chunk=64 --json
+  python -m engine plan conf/oscillator.yaml --check        trace and evaluate every stage twice: is it pure?
 """,
     "check-grad": """\
 examples:
@@ -58,6 +59,14 @@ examples:
   python -m engine show results/oscillator-15a3cfb6f568.zarr
 
 in Python: xarray.open_zarr(path), or engine.open_store(path)
+""",
+    "repro": """\
+examples:
+  python -m engine repro results/oscillator-15a3cfb6f568.zarr --sample 5
+  python -m engine repro results/oscillator-15a3cfb6f568.zarr --sample 5 --config conf/mended.yaml    with another config
+
+Samples count from 0 through the sweep's dimensions, the last one fastest. This command imports the modules that the store's
+config names; it says which, and from where, before it does. Nothing is written.
 """,
     "list": """\
 examples:
@@ -78,7 +87,7 @@ ANSWERS: TextIO | None = None
 GRACE = 8.0
 """Seconds that the chunks in flight get to finish after Ctrl-C."""
 
-COMMANDS = ("run", "plan", "check-grad", "show", "list", "doctor")
+COMMANDS = ("run", "plan", "check-grad", "show", "repro", "list", "doctor")
 
 
 class Parser(argparse.ArgumentParser):
@@ -127,7 +136,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--fresh", action="store_true", help="replace the store that is there")
     run.add_argument("--retry-failed", action="store_true", help="compute failed samples again")
     run.add_argument("-m", "--multirun", action="store_true", help="a run for each choice: solver=tsit5,dopri8")
-    command("plan", "check and cost a config; run nothing", plan_command, parents=[config])
+    plan = command("plan", "check and cost a config; run nothing", plan_command, parents=[config])
+    plan.add_argument("--check", action="store_true", help="prove the stages pure by tracing and evaluating them twice")
     check = command(
         "check-grad", "compare every derivative with finite differences", check_grad_command, parents=[config]
     )
@@ -137,9 +147,17 @@ def parser() -> argparse.ArgumentParser:
     show = command("show", "what a store holds", show_command)
     show.add_argument("store", metavar="STORE", help="the path of a store")
     show.add_argument("--json", action="store_true", help="print one JSON object")
+    again = command("repro", "compute one sample of a store again, and find where it went wrong", repro_command)
+    again.add_argument("store", metavar="STORE", help="the path of a store")
+    again.add_argument("--sample", type=int, required=True, metavar="N", help="the number of the sample, from 0")
+    again.add_argument("--config", metavar="FILE", help="where the config is, if it is not where it was")
+    again.add_argument("--json", action="store_true", help="print one JSON object")
     listing = command("list", "what there is to choose from", list_command)
     listing.add_argument(
-        "what", nargs="?", metavar="stages|solvers|optimizers|designs", help="one kind; all if left out"
+        "what",
+        nargs="?",
+        metavar="KIND",
+        help="stages, solvers, optimizers, designs, derivatives or transforms; all if left out",
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     doctor = command("doctor", "versions, devices, precision, caches", doctor_command)
@@ -347,7 +365,8 @@ class Interrupts:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    """Compose, import, trace, check, compile and cost a config, and say what a run would do. Nothing is run or stored."""
+    """Compose, import, trace, check, compile and cost a config, and say what a run would do. Nothing is stored, and nothing is run,
+    but for what `--check` evaluates: every stage, at three points."""
     from engine.config import read_config
 
     config = read_config(options.config, options.overrides)
@@ -356,14 +375,35 @@ def plan_command(options: argparse.Namespace) -> int:
     from engine.reports import describe_plan, plan_as_data
     from engine.runs import check_store, wait_for
 
-    plan = make_plan(make_draft(config))
+    draft = make_draft(config)
+    purity = None
+    if options.check:
+        from engine.purity import check_purity
+
+        purity = wait_for(lambda: check_purity(draft))
+        if purity.problems:
+            return report_impure(purity, options.json)
+    plan = make_plan(draft)
     check_store(plan)
     program = wait_for(lambda: fit(plan))
     if options.json:
-        print_json(plan_as_data(program.plan, program.cost))
+        print_json(plan_as_data(program.plan, program.cost, purity))
     else:
-        print(describe_plan(program.plan, program.cost))
+        print(describe_plan(program.plan, program.cost, purity))
     return 0
+
+
+def report_impure(purity: Any, as_json: bool) -> int:
+    """Stages that are not pure: a line for each stage, then what to mend."""
+    from engine.reports import purity_as_data, purity_lines
+
+    if as_json:
+        for problem in purity.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        print_json({"status": "error", "problems": purity.problems, "purity": purity_as_data(purity)})
+        return MISTAKE
+    print("\n".join(["purity", *purity_lines(purity)]), flush=True)
+    return report_problems(UserError(purity.problems), False)
 
 
 def check_grad_command(options: argparse.Namespace) -> int:
@@ -394,6 +434,19 @@ def show_command(options: argparse.Namespace) -> int:
         print_json(store_as_data(options.store))
     else:
         print(describe_store(options.store))
+    return 0
+
+
+def repro_command(options: argparse.Namespace) -> int:
+    """Compute one sample of a store again, alone and with the same key, and find where a number first went non-finite."""
+    from engine.reports import describe_reproduction
+    from engine.repro import reproduce
+
+    found = reproduce(options.store, options.sample, options.config, say=complain)
+    if options.json:
+        print_json(asdict(found))
+    else:
+        print(describe_reproduction(found))
     return 0
 
 

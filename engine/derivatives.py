@@ -15,8 +15,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
+from engine import jaxprs
 from engine.config import Config
+from engine.diagnosis import Line, line_of, user_line
 from engine.errors import PlanError, StageError, listed, nearest
 from engine.outputs import Leaf, find_output
 from engine.pipeline import Pipeline
@@ -36,6 +40,14 @@ ALLOWED = {
     "direct": {"forward", "reverse", "mixed"},
 }
 """What can go through a solve with an adjoint chosen by hand."""
+
+CLASSES = {
+    "ForwardMode": "forward",
+    "RecursiveCheckpointAdjoint": "checkpointed",
+    "BacksolveAdjoint": "backsolve",
+    "DirectAdjoint": "direct",
+}
+"""The adjoints as diffrax calls them."""
 
 Moved = dict[str, Any]
 Function = Callable[[Moved], tuple[dict[str, Any], Any]]
@@ -158,8 +170,20 @@ class Differentiation:
         return f"{name}({', '.join(leaf.name for leaf in self.of)}; {', '.join(self.wrt)})"
 
     def __call__(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
-        """What else the evaluation gives, and the derivatives by variable."""
-        return getattr(self, f"{self.kind}_derivatives")(function, moved)  # type: ignore[no-any-return]
+        """What else the evaluation gives, and the derivatives by variable.
+
+        Raises:
+            RefusedModeError: a tangent needs the forward derivative of a function that has only a reverse one, which JAX lets pass
+                until the program is compiled.
+        """
+        derivatives = getattr(self, f"{self.kind}_derivatives")
+        traced, shape = jax.make_jaxpr(lambda moved: derivatives(function, moved), return_shape=True)(moved)
+        needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
+        for eqn, site in jaxprs.equations(needed):
+            if eqn.primitive.name == "custom_lin":
+                raise refused(self, "forward", line_of(jaxprs.stack_of(site)))
+        found = jaxpr_as_fun(traced)(*jax.tree_util.tree_leaves(moved))
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), found)  # type: ignore[no-any-return]
 
     def first_derivatives(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
         """Gradients and Jacobians."""
@@ -460,9 +484,9 @@ def first_mode(
     for stage, adjoint in by_hand.items():
         if adjoint != "direct":
             mode: Mode = "forward" if adjoint == "forward" else "reverse"
-            return mode, f"the adjoint of stage {stage!r} allows no other"
+            return mode, f"the adjoint {adjoint!r} of stage {stage!r} allows no other"
     if avoid is not None:
-        return other(avoid), f"a stage lets no {avoid} mode through"
+        return other(avoid), refused_by_a_stage(avoid)
     counts = f"{inputs} input{'s' * (inputs != 1)}, {outputs} output{'s' * (outputs != 1)}"
     if inputs <= max(FORWARD_LIMIT, outputs):
         return "forward", f"{counts}: tangents carried in the same pass cost less than a reverse pass"
@@ -477,9 +501,9 @@ def second_mode(
         return mode_asked(request), "as asked"
     for stage, adjoint in by_hand.items():
         if adjoint == "forward":
-            return "forward", f"the adjoint of stage {stage!r} allows no other"
+            return "forward", f"the adjoint {adjoint!r} of stage {stage!r} allows no other"
     if avoid is not None:
-        return other(avoid), f"a stage lets no {avoid} mode through"
+        return other(avoid), refused_by_a_stage(avoid)
     inputs = sum(math.prod(shapes[name]) for name in request.wrt)
     limit = HESSIAN_LIMIT if request.kind == "hessian" else FORWARD_LIMIT
     counts = f"{inputs} input{'s' * (inputs != 1)}"
@@ -509,14 +533,11 @@ def check_adjoints(passes: Sequence[Differentiation], by_hand: Mapping[str, str]
         for stage, adjoint in by_hand.items():
             if one.needs in ALLOWED[adjoint]:
                 continue
-            what = (
-                "a second derivative"
-                if one.needs == "mixed" or one.mode_in_words.count(" over ")
-                else f"{one.mode} mode"
-            )
-            remedy = "adjoint: auto" if what == "a second derivative" else (
-                f"mode: {next(iter(ALLOWED[adjoint]))}, or adjoint: auto"
-            )  # fmt: skip
+            second = one.needs == "mixed" or " over " in one.mode_in_words
+            mode = "forward" if "forward" in ALLOWED[adjoint] else "reverse"
+            what = "a second derivative" if second else f"{one.mode} mode"
+            what += " in reverse mode" if second and mode == "forward" else ""
+            remedy = "adjoint: auto" if second and mode == "reverse" else f"mode: {mode}, or adjoint: auto"
             problems.append(
                 f"`{one.requests[0].key}.mode` must suit the adjoint of `stages.{stage}`, but {what} cannot go through adjoint "
                 f"{adjoint!r}. Write {remedy}."
@@ -531,8 +552,9 @@ def chosen_adjoints(pipeline: Pipeline) -> dict[str, str]:
     for stage in pipeline.stages:
         for value in stage.constants.values():
             adjoint = getattr(value, "adjoint", "auto")
-            if isinstance(adjoint, str) and adjoint != "auto":
-                found[stage.name] = adjoint
+            name = adjoint if isinstance(adjoint, str) else CLASSES.get(type(adjoint).__name__, "auto")
+            if name != "auto":
+                found[stage.name] = name
     return found
 
 
@@ -564,20 +586,46 @@ def differentiable(one: Differentiation) -> Iterator[None]:
 
 def refusal(error: BaseException, one: Differentiation) -> RefusedModeError | None:
     """The error for what JAX raises where a derivative cannot go through, or None."""
-    text, request = str(error), one.requests[0]
-    asked = request.mode != "auto" or request.kind in ("jvp", "vjp")
-    if "forward-mode autodiff (jvp)" in text and "custom_vjp" in text:
-        return RefusedModeError(
-            f"`{request.key}` must go through every stage, but forward mode meets a function that defines only a reverse "
-            "derivative (custom_vjp). Write mode: reverse.",
-            "forward",
-            asked,
-        )
-    if "Reverse-mode differentiation does not work for" in text:
-        return RefusedModeError(
-            f"`{request.key}` must go through every stage, but reverse mode meets a loop of unknown length (while_loop or a "
-            "fori_loop with traced bounds). Write mode: forward, or use lax.scan or a fori_loop with fixed bounds in that stage.",
-            "reverse",
-            asked,
-        )
+    # The cause holds the user's line where JAX raises long after the stage was traced.
+    line = (error.__cause__ and user_line(error.__cause__)) or user_line(error)
+    if "forward-mode autodiff (jvp)" in str(error) and "custom_vjp" in str(error):
+        return refused(one, "forward", line)
+    if "Reverse-mode differentiation does not work for" in str(error):
+        return refused(one, "reverse", line)
     return None
+
+
+MET: dict[Mode, str] = {
+    "forward": "a function that defines only a reverse derivative (custom_vjp)",
+    "reverse": "a loop of unknown length (while_loop or a fori_loop with traced bounds)",
+}
+"""What does not let a mode through."""
+
+MENDED: dict[Mode, str] = {
+    "forward": "define its rule with jax.custom_jvp, which serves both modes",
+    "reverse": "use lax.scan or a fori_loop with fixed bounds there",
+}
+"""What lets it through instead."""
+
+
+def refused(one: Differentiation, mode: Mode, line: Line | None) -> RefusedModeError:
+    """The error for a mode that a line of a stage does not let through."""
+    keys = ", ".join(f"`{request.key}`" for request in one.requests)
+    at, both = f" at {line}" if line else "", one.reason == refused_by_a_stage(other(mode))
+    but = f"{mode} mode meets {MET[mode]}{at}" + (f", and {other(mode)} mode is refused as well" if both else "")
+    instead = {
+        "jvp": "kind: jacobian with mode: reverse",
+        "vjp": "kind: jacobian with mode: forward",
+        "order": "kind: hessian with mode: reverse" if one.requests[0].order == 2 else "",
+    }.get(one.kind, f"mode: {other(mode)}" if one.mode == mode else "")
+    remedy = MENDED[mode] if both or not instead else f"write {instead}, or {MENDED[mode]}"
+    remedy += ", or write the mode of each" if len(one.requests) > 1 else ""
+    asked = all(r.mode != "auto" or r.kind in ("jvp", "vjp") or r.order > 1 for r in one.requests)
+    return RefusedModeError(
+        f"{keys} must go through every stage, but {but}. {remedy[0].upper()}{remedy[1:]}.", mode, asked
+    )
+
+
+def refused_by_a_stage(mode: Mode) -> str:
+    """Why `auto` took the other mode."""
+    return f"a stage lets no {mode} mode through"

@@ -94,6 +94,14 @@ LEAKED = Advice(
 )
 
 
+CAPTURED_KEY = Advice(
+    "draw from the key of its sample",
+    "it draws from a PRNG key that was made when its module was imported: the same numbers for every sample",
+    "Take an argument called `key`, and draw from that. Numbers that all samples share are drawn at import, and kept as an array.",
+    show_arguments=False,
+)
+
+
 @dataclass(frozen=True)
 class Problem:
     """An exception with what surrounds it, as the rules below look at it."""
@@ -185,9 +193,18 @@ def explain_leak(stage: StageContext, stack: Iterable[tuple[str, int]]) -> Stage
         stage: the stage.
         stack: the files and lines where the value was used, innermost first.
     """
-    lines = (Line(file, number, linecache.getline(file, number).strip()) for file, number in stack if is_users(file))
-    line = next(lines, None) or definition(stage.function)
+    line = line_of(stack) or definition(stage.function)
     return compose(stage, LEAKED, line, arguments_on(line, stage))
+
+
+def explain_captured_key(stage: StageContext, stack: Iterable[tuple[str, int]]) -> StageError:
+    """The message for a stage that draws from a PRNG key that its module made on import.
+
+    Args:
+        stage: the stage.
+        stack: the files and lines where numbers are drawn, innermost first.
+    """
+    return compose(stage, CAPTURED_KEY, line_of(stack) or definition(stage.function), ())
 
 
 def explain_import(key: str, target: str, error: BaseException) -> PipelineError:
@@ -264,6 +281,12 @@ def user_line(error: BaseException) -> Line | None:
         if is_users(frame.filename) and frame.lineno and frame.line:
             return Line(frame.filename, frame.lineno, frame.line.strip(), frame.name)
     return None
+
+
+def line_of(stack: Iterable[tuple[str, int]]) -> Line | None:
+    """The innermost line of the user's among files and lines, innermost first."""
+    file, number = next(((file, number) for file, number in stack if is_users(file)), ("", 0))
+    return Line(file, number, linecache.getline(file, number).strip()) if file else None
 
 
 def definition(function: Callable[..., Any]) -> Line | None:

@@ -21,6 +21,8 @@ from dask.threaded import get as get_threaded
 from engine import jaxprs
 from engine.chunks import Blocks
 from engine.errors import PlanError
+from engine.nonfinite import Tally
+from engine.origins import Trouble, hunt, raised
 from engine.plan import Plan
 from engine.program import Program
 from engine.status import STATUS
@@ -29,6 +31,9 @@ from engine.store import Store
 LOG = logging.getLogger("engine")
 WAVE = 4096
 """Tasks handed to Dask at once, so that its graph stays small however many chunks there are."""
+
+SECONDS_BETWEEN_TALLIES = 5.0
+"""A run that is killed forgets the variables that were not finite in no more than its last seconds."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,19 @@ class Runner:
     stop: threading.Event
     """Set to finish the chunks in flight and start no other."""
 
+    tally: Tally
+    """Which variables are not finite."""
+
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
+        self.told = time.monotonic()
+        self.errors: dict[int, Exception] = {}
+        """Of samples that raised, until one is hunted."""
+
+        self.origins: list[Trouble] = []
+        """With `execution.debug_nans`: where the first failed sample went wrong."""
+
+        self.hunting = self.plan.config.settings.execution.debug_nans
         self.can_raise = bool(jaxprs.callbacks(self.plan.sample_jaxpr)) or not self.plan.config.settings.execution.jit
         self.halted_on_failure = False
 
@@ -79,6 +95,8 @@ class Runner:
         outputs, status = self.compute_block(samples, tuple(s.stop - s.start for s in self.store.blocks.region(number)))
         self.store.write_block(number, outputs, status)
         failed = int(np.count_nonzero(status != STATUS["ok"]))
+        if failed:
+            self.look_into(samples, outputs, status)
         event = ChunkDone(number, len(samples), failed, time.perf_counter() - start)
         with self.lock:
             if failed and self.plan.config.settings.execution.on_error == "stop":
@@ -86,6 +104,31 @@ class Runner:
                 self.stop.set()
             for observer in self.observers:
                 observer.on_chunk(event)
+
+    def look_into(self, samples: np.ndarray[Any, Any], outputs: dict[str, Any], status: np.ndarray[Any, Any]) -> None:
+        """Take down what is not finite in a block, and hunt its first failed sample if none was hunted before."""
+        with self.lock:
+            found = self.tally.add(samples, outputs, status)
+            if found and time.monotonic() - self.told > SECONDS_BETWEEN_TALLIES:
+                self.store.update_attributes(nonfinite=self.tally.entries())
+                self.told = time.monotonic()
+            hunting, self.hunting = self.hunting, False
+        if hunting:
+            first = int(np.flatnonzero(status != STATUS["ok"])[0])
+            self.origins = self.hunt(int(samples[first]), int(status[first]))
+
+    def hunt(self, sample: int, status: int) -> list[Trouble]:
+        """Where a sample went wrong, for the log too. That it cannot be found out is no reason to end a run."""
+        try:
+            error = self.errors.get(sample)
+            found = hunt(self.plan, sample, status) if error is None else [raised(self.plan, error)]
+            self.errors.clear()
+        except Exception as failure:
+            LOG.error("sample %d: where it went wrong was not found", sample, exc_info=failure)
+            return []
+        for trouble in found:
+            LOG.warning("sample %d %s: %s", sample, self.plan.draft.design.point(sample), trouble)
+        return found
 
     def compute_block(self, samples: np.ndarray[Any, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
         """A stored block's outputs: one chunk, or the several chunks of a shard."""
@@ -129,6 +172,8 @@ class Runner:
         """The outcome of a sample that raised; the traceback goes to the log."""
         point = self.plan.draft.design.point(int(samples[0]))
         LOG.error("sample %d %s raised %s", samples[0], point, type(error).__name__, exc_info=error)
+        if self.hunting:
+            self.errors[int(samples[0])] = error
         sweep = len(self.plan.draft.design.dims)
         outputs = {v.name: np.zeros((1, *v.shape[sweep:]), v.dtype) for v in self.plan.variables if v.swept}
         return outputs, np.array([STATUS["error"]], np.int8)

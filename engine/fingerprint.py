@@ -95,6 +95,9 @@ class Description:
         self.hidden = False
         """Whether the program holds a callable that shows nothing of what it does."""
 
+        self.traced = False
+        """Whether a value of a trace was met."""
+
         self.known: dict[int, tuple[Any, str]] = {}  # holds each value, so that no other gets its id
         self.open: list[int] = []
         self.avals: dict[Any, str] = {}
@@ -131,6 +134,7 @@ class Description:
         if root_of(kind) == "jax" and (hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")):
             return self.program(value)
         if isinstance(value, jax.core.Tracer):  # left by an inner trace, where its own equation is described
+            self.traced = True
             return f"tracer {value.aval}"
         if kind not in self.passing:
             self.passing[kind] = is_passing(kind)
@@ -368,8 +372,12 @@ class Description:
 
     def tree(self, tree: Any) -> str:
         """The structure of a pytree, its classes by name, with the static data of its nodes."""
-        data = tree.node_data()
-        children = ",".join(self.tree(child) for child in tree.children())
+        data, parts = tree.node_data(), tree.children()
+        if (
+            data is not None and data[0] is dict and set(data[1]) >= ERROR_KEYS
+        ):  # its stack is as long as that of the calls
+            parts = [child for name, child in zip(data[1], parts, strict=True) if name != "stack"]
+        children = ",".join(self.tree(child) for child in parts)
         return f"[{children}]" if data is None else f"{qualified(data[0])} {self.text(data[1])}[{children}]"
 
     def path(self, path: str) -> str:

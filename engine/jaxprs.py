@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex
+
+from engine.diagnosis import is_users
 
 CALLS = (
     "pjit",
@@ -47,6 +50,32 @@ def called(eqn: Any) -> Any | None:
     return found[0] if found and len(found[0].invars) == len(eqn.invars) else None
 
 
+def callee(eqn: Any) -> Any | None:
+    """The jaxpr that an equation calls with its own operands, with its constants."""
+    if eqn.primitive.name in ("jit", "pjit", "remat2"):  # remat2 is what jax.checkpoint makes
+        return eqn.params.get("jaxpr")
+    inner = called(eqn)
+    return None if inner is None else next(j for _, j in inner_jaxprs(eqn) if opened(j) is inner)
+
+
+def written(jaxpr: Any) -> bool:
+    """Whether the user wrote a function that is called, rather than JAX."""
+    file = getattr(getattr(opened(jaxpr), "debug_info", None), "func_filename", None)
+    return file is None or is_users(file)
+
+
+def parts_of_scan(eqn: Any) -> tuple[int, int] | None:
+    """How many of a scan's operands are constants and how many are state."""
+    params = eqn.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    try:  # JAX 0.11 and later
+        constants, carry, xs = map(len, params["ft_in"].elts)
+    except (KeyError, AttributeError, TypeError, ValueError):
+        return None
+    return (constants, carry) if constants + carry + xs == len(eqn.invars) else None
+
+
 def depends(jaxpr: Any, moved: Sequence[bool]) -> list[bool]:
     """Which outputs depend on the inputs marked in `moved`; loops and branches are taken as a whole."""
     jaxpr = opened(jaxpr)
@@ -72,8 +101,13 @@ def readers_of_leaks(jaxpr: Any) -> Iterator[list[tuple[str, int]]]:
     held = {v for v, c in zip(opened_jaxpr.constvars, jaxpr.consts, strict=True) if isinstance(c, jax.core.Tracer)}
     for eqn in opened_jaxpr.eqns:
         if any(not is_literal(v) and v in held for v in eqn.invars):
-            trace = eqn.source_info.traceback
-            yield [(frame.file_name, frame.line_num) for frame in trace.frames] if trace is not None else []
+            yield stack_of(eqn)
+
+
+def stack_of(eqn: Any) -> list[tuple[str, int]]:
+    """The files and lines on the stack when an equation was traced, innermost first; empty if JAX did not keep them."""
+    trace = getattr(eqn.source_info, "traceback", None)
+    return [(frame.file_name, frame.line_num) for frame in trace.frames] if trace is not None else []
 
 
 def is_literal(atom: Any) -> bool:
@@ -116,6 +150,51 @@ def primitives(jaxpr: Any) -> Iterator[str]:
         yield eqn.primitive.name
         for _, inner in inner_jaxprs(eqn):
             yield from primitives(inner)
+
+
+def equations(jaxpr: Any, site: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Every equation, with that whose line the user wrote: itself, or the call of a library's function in which it stands."""
+    for eqn in opened(jaxpr).eqns:
+        yield eqn, site or eqn
+        for _, inner in inner_jaxprs(eqn):
+            yield from equations(inner, site or site_inside(eqn))
+
+
+def site_inside(eqn: Any) -> Any | None:
+    """The equation itself if it calls a function that the user did not write, whose equations tell lines of other calls."""
+    inner = callee(eqn)
+    return eqn if inner is not None and not written(inner) else None
+
+
+def first_difference(a: Any, b: Any, site: Any = None) -> Any | None:
+    """The first equation of `b`, or the call of a library's function around it, that is another than in `a`; None if none is found."""
+    one, two = opened(a), opened(b)
+    pairs = zip(two.constvars, getattr(a, "consts", ()), getattr(b, "consts", ()), strict=False)
+    changed = {v for v, x, y in pairs if not same_constant(x, y)}
+    for e, f in zip(one.eqns, two.eqns, strict=False):
+        here = site or f
+        if e.primitive is not f.primitive or len(e.invars) != len(f.invars):
+            return here
+        for v, w in zip(e.invars, f.invars, strict=True):
+            literals = is_literal(v) and is_literal(w)
+            if is_literal(v) != is_literal(w) or (literals and not same_constant(v.val, w.val)):
+                return here
+            if not literals and w in changed:
+                return here
+        for (_, i), (_, j) in zip(inner_jaxprs(e), inner_jaxprs(f), strict=False):
+            if (found := first_difference(i, j, site or site_inside(f))) is not None:
+                return found
+    extra = two.eqns[len(one.eqns) :]
+    return (site or extra[0]) if extra else None
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Whether two constants hold the same bits."""
+    try:
+        x, y = np.asarray(a), np.asarray(b)
+    except TypeError:  # PRNG keys
+        x, y = (np.asarray(jax.random.key_data(key)) for key in (a, b))
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
 def callbacks(jaxpr: Any) -> list[str]:

@@ -67,7 +67,8 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         arguments[stage.key_argument] = jax.random.fold_in(key, zlib.crc32(stage.name.encode()))  # type: ignore[arg-type]
     check_annotations(stage, arguments)
     try:
-        value = call(unjitted(stage.function), {**stage.constants, **arguments})
+        with jax.named_scope(stage.name):  # by which a number that goes wrong is traced back to its stage
+            value = call(unjitted(stage.function), {**stage.constants, **arguments})
         if value is None:
             raise explain_no_return(context(stage, arguments))
         values.register_dataclasses(value)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,10 +32,13 @@ from engine.derivatives import (
     resolve_derivatives,
 )
 from engine.designs import Design, design
+from engine.disconnection import warn_of_zero_derivatives
 from engine.errors import PipelineError, PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf
 from engine.pipeline import Pipeline, build_pipeline
+from engine.randomness import check_keys
+from engine.ranges import check_ranges
 from engine.stack import Stack, read_stack
 from engine.store import Layout, Variable
 
@@ -48,6 +53,9 @@ MANY_FILES = 10_000
 """Files of a store above which file systems and listings become slow."""
 SMALLEST_SHARE = 256
 """Samples of a chunk below which splitting a sweep further, only to occupy the workers, does not pay."""
+
+SMALLEST_CALLS = 16
+"""The same where samples call back into Python: they may be slow, and one that raises has its chunk run again in halves."""
 
 SCHEME = 1
 """Version of what the fingerprint covers."""
@@ -267,6 +275,7 @@ def make_draft(config: Config) -> Draft:
         raise PlanError(
             f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
         )
+    check_ranges(settings.ranges, settings.parameters, settings.sweep.axes, points)
     runtime.configure(settings)
     pipeline = build_pipeline(config)
     runtime.configure(settings)  # again: a user's module may have set precision on import
@@ -302,7 +311,8 @@ def make_draft(config: Config) -> Draft:
     problems = out_of_range(jaxpr, nominal, points)
     if problems:
         raise PlanError(problems)
-    found = tuple(warn_of_narrow_constants(jaxpr, settings.precision))
+    repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
+    found = (*warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
     return Draft(
         config,
         pipeline,
@@ -324,8 +334,6 @@ def refuse_what_this_version_lacks(config: Config) -> None:
     problems = []
     if settings.optimize is not None:
         problems.append("`optimize` must be left out in this version, but is given. Remove it, or sweep the variables.")
-    if settings.execution.debug_nans:
-        problems.append("`execution.debug_nans` must be false in this version, but is true. Use execution.jit=false.")
     if settings.scheduler.kind not in ("threads", "synchronous"):
         problems.append(
             f"`scheduler.kind` must be 'threads' or 'synchronous' in this version, but is {settings.scheduler.kind!r}. "
@@ -463,7 +471,8 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     width = chunk or (fits if asked == "auto" else asked)
     unswept = tuple(name for name in labels if name not in swept)
     blocks = cut(draft.design.shape, width)
-    warnings = (*draft.warnings, *warn_of_many_files(draft, blocks, variables))
+    vain = warn_of_zero_derivatives(draft)
+    warnings = (*draft.warnings, *vain, *warn_of_many_files(draft, blocks, variables))
     once = trace_hoisted(draft, hoisted)
     return Plan(
         draft,
@@ -617,7 +626,8 @@ def choose_devices(draft: Draft) -> tuple[Any, ...]:
 def widest_chunk(draft: Draft, jaxpr: Any, workers: int, devices: int) -> int:
     """The most samples that a chunk should hold: enough chunks to keep the workers busy and a kill cheap."""
     most = WIDEST_LOOP * devices if jaxprs.loops(jaxpr) and not draft.stack.mapped else WIDEST_CHUNK
-    return min(most, max(SMALLEST_SHARE, -(-draft.design.samples // (4 * workers))))
+    least = SMALLEST_CALLS if jaxprs.callbacks(jaxpr) else SMALLEST_SHARE
+    return min(most, max(least, -(-draft.design.samples // (4 * workers))))
 
 
 def resized(plan: Plan, width: int) -> Plan:
@@ -659,6 +669,19 @@ def make_layout(plan: Plan) -> Layout:
     return Layout(plan.draft.design.dims, stored, plan.variables, compression, inner)
 
 
+def folder_of(config: Config, store: str) -> dict[str, str]:
+    """Where the config's folder is: as seen from the store and from the working directory, which may move together, and in full."""
+    places = {"from_working_directory": Path.cwd()}
+    if "://" not in store:
+        places["from_store"] = Path(store).resolve().parent
+    folder = config.folder.resolve()
+    found = {"absolute": str(folder)}
+    for name, place in places.items():
+        with suppress(ValueError):  # another drive
+            found[name] = Path(os.path.relpath(folder, place)).as_posix()
+    return found
+
+
 def attributes_of(plan: Plan) -> dict[str, Any]:
     """What a store records of where its numbers come from."""
     config = plan.config
@@ -668,6 +691,7 @@ def attributes_of(plan: Plan) -> dict[str, Any]:
         "parts": plan.draft.parts,
         "config": encode(dict(config.node)),
         "config_file": config.path.name,
+        "config_folder": folder_of(config, plan.draft.store_path),
         "overrides": list(config.overrides),
         "seed": config.settings.seed,
         "precision": config.settings.precision,

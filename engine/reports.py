@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from engine.plan import Plan
     from engine.program import Cost
+    from engine.purity import Purity
+    from engine.repro import Reproduction, Value
     from engine.runs import Summary
 
 BEGIN, BRANCH = "  ", "  "
@@ -32,8 +35,8 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def plan_as_data(plan: Plan, cost: Cost) -> dict[str, Any]:
-    """A plan as plain data, with XLA's account of a compiled chunk."""
+def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[str, Any]:
+    """A plan as plain data, with XLA's account of a compiled chunk, and what a check of its stages found, if there was one."""
     draft = plan.draft
     return {
         "status": "planned",
@@ -70,7 +73,14 @@ def plan_as_data(plan: Plan, cost: Cost) -> dict[str, Any]:
             for v in plan.variables
         },
         "warnings": list(plan.warnings),
+        "purity": None if purity is None else purity_as_data(purity),
     }
+
+
+def purity_as_data(purity: Purity) -> dict[str, Any]:
+    """What a check of the stages found, as plain data."""
+    stages = {v.stage: {"pure": v.pure, "problems": v.problems, "notes": v.notes} for v in purity.verdicts}
+    return {"pure": not purity.problems, "evaluated_at": list(purity.points), "stages": stages}
 
 
 def nbytes(variable: Any) -> int:
@@ -87,8 +97,8 @@ def describe_input(tree: Any) -> Any:
     return str(tree)
 
 
-def describe_plan(plan: Plan, cost: Cost) -> str:
-    """A plan as text: graph, stack, outputs, chunks, cost."""
+def describe_plan(plan: Plan, cost: Cost, purity: Purity | None = None) -> str:
+    """A plan as text: graph, stack, outputs, chunks, cost, and what a check of the stages found, if there was one."""
     draft = plan.draft
     sections = [
         [f"plan of {plan.config.settings.name} ({plan.config.path.name})", f"  store      {draft.store_path}"],
@@ -97,13 +107,22 @@ def describe_plan(plan: Plan, cost: Cost) -> str:
         ["", "outputs", *("  " + line for line in table(variable_rows(plan)))],
         ["", "cost", *("  " + line for line in table(cost_rows(plan, cost)))],
     ]
+    if purity is not None:
+        sections.append(["", "purity", *purity_lines(purity)])
     if plan.warnings:
         sections.append(["", *(f"warning: {w}" for w in plan.warnings)])
     return "\n".join(line for section in sections for line in section)
 
 
+def purity_lines(purity: Purity) -> list[str]:
+    """A line for each stage, with what it does beside; how it was found out."""
+    rows = [(v.stage, "pure" if v.pure else "not pure", "; ".join(v.notes)) for v in purity.verdicts]
+    where = f", evaluated twice at {', '.join(purity.points)}" if purity.points else ""
+    return ["  " + line for line in [*table(rows), f"(traced twice{where})"]]
+
+
 def graph_lines(plan: Plan) -> list[str]:
-    """Two lines for each stage: what it returns, and what it takes."""
+    """Two lines for each stage: what it returns, and what it takes; a third for derivatives that are not JAX's own."""
     from engine.values import in_words
 
     stages = plan.draft.pipeline.stages
@@ -116,6 +135,8 @@ def graph_lines(plan: Plan) -> list[str]:
         once = "  (once for all samples)" if stage.name in plan.hoisted else ""
         lines.append(f"  {stage.name:{width}}  {short(in_words(plan.draft.shapes[stage.name]), 80)}{once}")
         lines.append(f"  {'':{width}}  = {stage.target}({short(', '.join(inputs), 90)})")
+        if (rule := getattr(stage.function, "derivatives", None)) is not None:  # JAX does not differentiate it itself
+            lines.append(f"  {'':{width}}  derivatives {rule}")
     return lines
 
 
@@ -205,8 +226,59 @@ def describe_run(summary: Summary) -> str:
         lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
         lines += [f"    {f.sample}: {f.status} at {point(f.parameters)}" for f in summary.failures]
     if summary.failed and summary.log:
-        lines.append(f"  tracebacks: {summary.log}")
+        lines.append(f"  {'tracebacks' if summary.counts.get('error') else 'log'}: {summary.log}")
+    lines += [f"  {line}" for line in summary.nonfinite]
+    if summary.origins:
+        from engine.origins import describe
+
+        lines += ["  where the first went wrong:", *(f"    {line}" for line in describe(summary.origins))]
+    if summary.failures:
+        first = summary.nonfinite[0].first if summary.nonfinite else summary.failures[0].sample
+        lines.append(f"  look into one: {remedy(summary.store, first)}")
     return "\n".join(lines)
+
+
+def remedy(store: str, sample: int) -> str:
+    """The command that looks into a sample that failed."""
+    return f"python -m engine repro {shlex.quote(store)} --sample {sample}"
+
+
+def describe_reproduction(found: Reproduction) -> str:
+    """A sample that was computed again, as text."""
+    from engine.origins import describe
+
+    if found.stored not in (found.outcome, "pending"):
+        agrees = f", but {found.stored} in the store"
+    elif found.status == "differs":
+        agrees = ", but with other values than those stored"
+    else:
+        agrees = ", not computed before" if found.stored == "pending" else ", as stored"
+    lines = [
+        f"sample {found.sample} of {found.samples} in {found.store}: {found.outcome}{agrees}",
+        f"  {point(found.parameters)}",
+    ]
+    if found.outputs:
+        lines += ["", "outputs", *("  " + line for line in table(value_row(v) for v in found.outputs))]
+    lines += ["", "origin"]
+    troubles = describe(found.origins)
+    fine = "all finite: nothing to find" if found.outcome == "ok" else "no number that is not finite led to it"
+    lines += ["  " + line for line in troubles or [fine]]
+    return "\n".join(lines)
+
+
+def value_row(value: Value) -> tuple[str, str, str, str]:
+    """Name, type, first numbers, and whether they are finite and those of the store."""
+    numbers = value.value if isinstance(value.value, list) else [value.value]
+    text = ", ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in numbers)
+    size = math.prod(value.shape)
+    shape = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    wrong = f"{value.nonfinite} of {size} not finite" if size > 1 else "not finite"
+    known = (
+        "" if value.difference is None else "as stored" if value.is_rounding else f"differs by {value.difference:.1e}"
+    )
+    if value.difference and value.is_rounding:
+        known += f", to {value.difference:.0e}"
+    return value.name, shape, text + (", ..." if size > len(numbers) else ""), wrong if value.nonfinite else known
 
 
 def point(parameters: dict[str, Any]) -> str:
@@ -242,6 +314,7 @@ def store_as_data(path: str) -> dict[str, Any]:
             for v in store.variables
         },
         "failures": store_failures(path, status),
+        "nonfinite": list(attributes.get("nonfinite", ())),
         "provenance": {k: attributes[k] for k in PROVENANCE if k in attributes},
     }
 
@@ -286,6 +359,8 @@ def store_failures(path: str, status: np.ndarray[Any, Any], limit: int = 10) -> 
 
 def describe_store(path: str) -> str:
     """A store as text."""
+    from engine.nonfinite import read_entries
+
     data = store_as_data(path)
     head = f"{data['store']}: {data['status']}"
     counts = ", ".join(f"{n} {name}" for name, n in data["counts"].items())
@@ -301,6 +376,9 @@ def describe_store(path: str) -> str:
     if data["failures"]:
         lines += ["", "failed samples (the first)"]
         lines += [f"  {f['sample']}: {f['status']} at {point(f['parameters'])}" for f in data["failures"]]
+        lines += [f"  {line}" for line in read_entries(data["nonfinite"], data["counts"].get("nonfinite", 0))]
+        first = data["nonfinite"][0]["first"] if data["nonfinite"] else data["failures"][0]["sample"]
+        lines.append(f"  look into one: {remedy(data['store'], first)}")
     lines += ["", "provenance"]
     for key, value in data["provenance"].items():
         if key == "runs":

@@ -21,6 +21,8 @@ import numpy as np
 from engine import runtime
 from engine.config import Config, encode
 from engine.errors import PlanError, StoreError, listed
+from engine.nonfinite import NonFinite, Tally, read_entries
+from engine.origins import Trouble
 from engine.plan import Draft, Plan, attributes_of, derivative_leaves, make_draft, make_layout, make_plan
 from engine.status import STATUS
 from engine.store import Store, check_layout, create, open_existing
@@ -74,6 +76,12 @@ class Summary:
     failures: list[Failure] = field(default_factory=list)
     """The first failed samples."""
 
+    nonfinite: list[NonFinite] = field(default_factory=list)
+    """The variables that are not finite in samples of that status."""
+
+    origins: list[Trouble] = field(default_factory=list)
+    """With `execution.debug_nans`: where the first failed sample went wrong."""
+
     @property
     def exit_code(self) -> int:
         """0 done, 3 done with failed samples or stopped on one, 130 interrupted."""
@@ -125,7 +133,7 @@ def carry_out(
         before = draft.design.samples - sum(len(store.blocks.samples_of(n)) for n in numbers or ())
         say(f"resuming {store.path}: {before} of {draft.design.samples} samples are done")
     with log_file(log_path(draft.store_path)):
-        return compute(plan, store, numbers, replace, began, before, observers, stop, say)
+        return compute(plan, store, numbers, replace, began, before, observers, stop, say, retry_failed)
 
 
 def compute(
@@ -138,8 +146,12 @@ def compute(
     observers: Sequence[Any],
     stop: threading.Event,
     say: Any,
+    again: bool = False,
 ) -> Summary:
-    """Compile, make the store if there is none, run the blocks `numbers` (None: all), and record what happened."""
+    """Compile, make the store if there is none, run the blocks `numbers` (None: all), and record what happened.
+
+    With `again`, every failed sample is among them.
+    """
     from engine.execute import Runner, execute
     from engine.program import fit
 
@@ -158,7 +170,9 @@ def compute(
         store.write_once(
             program.once_values | coordinates(plan), failed=program.once_values if program.once_failed else ()
         )
-        runner = Runner(plan, program, store, observers, stop)
+        counted = store.attributes.get("nonfinite", [])
+        tally = Tally(plan, program.once_values, [] if again else counted)
+        runner = Runner(plan, program, store, observers, stop, tally)
         start = time.perf_counter()
         try:
             with runtime.profiled(plan.config.settings.execution.profile):
@@ -171,12 +185,15 @@ def compute(
                 "compile_seconds": round(prepared, 3),
                 "chunks": len(numbers),
             }
-            store.update_attributes(runs=[*store.attributes.get("runs", []), record])
+            if again and stop.is_set():  # some were not computed again
+                tally.keep(counted)
+            store.update_attributes(runs=[*store.attributes.get("runs", []), record], nonfinite=tally.entries())
     ended = "stopped" if runner.halted_on_failure else "interrupted" if stop.is_set() else None
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
     summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
+    summary.origins = runner.origins
     return summary
 
 
@@ -315,6 +332,7 @@ def account(draft: Draft, store: Store, began: float, ended: str | None, skipped
         warnings=draft.warnings,
         counts=counts,
         failures=failures,
+        nonfinite=read_entries(store.attributes.get("nonfinite", []), counts.get("nonfinite", 0)),
     )
 
 
@@ -333,13 +351,23 @@ def log_file(path: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOG.addHandler(handler)
     propagate, LOG.propagate = LOG.propagate, False
+    try:
+        with quiet_callbacks():
+            yield
+    finally:
+        LOG.propagate = propagate
+        LOG.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def quiet_callbacks() -> Iterator[None]:
+    """Keep JAX from printing what a callback raises: the engine tells it."""
     disabled, CALLBACKS.disabled = CALLBACKS.disabled, True
     try:
         yield
     finally:
-        LOG.propagate, CALLBACKS.disabled = propagate, disabled
-        LOG.removeHandler(handler)
-        handler.close()
+        CALLBACKS.disabled = disabled
 
 
 def no_plan(plan: object) -> PlanError:

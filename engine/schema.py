@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from engine.errors import ConfigError, listed, nearest
+from engine.ranges import misdeclared
 
 UNITS = {
     "b": 1,
@@ -144,6 +145,8 @@ class Settings(Node):
     )
     precision: Literal["float64", "float32"] = "float64"
     parameters: dict[str, Any] = Field(default_factory=dict, description="a mapping from name to value")
+    ranges: dict[str, Any] = Field(default_factory=dict, description="a mapping from parameter to [low, high]")
+    """The values that a parameter may take, both ends included; null for an open end."""
     constants: dict[str, Any] = Field(default_factory=dict, description="a mapping; read by interpolation only")
     stages: dict[str, dict[str, Any]] = Field(description="a mapping from stage to a node with `_target_`")
     outputs: Annotated[dict[str, Output] | None, BeforeValidator(read_outputs)] = Field(
@@ -178,6 +181,7 @@ def check(node: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         The settings (None if they could not be read) and every problem found, each a complete message.
     """
     problems = list(missing(node)) + list(check_names(node)) + list(check_parameters(node.get("parameters")))
+    problems += misdeclared(node.get("ranges"), node.get("parameters"))
     try:
         settings = Settings.model_validate(dict(node))
     except ValidationError as error:

@@ -62,34 +62,47 @@ class Sample:
             Every output and derivative by name, and the status (int8): 1 ok, else the code of the failure.
         """
         key = jax.random.fold_in(make_key(seed), index)
-        function = customized(self.differentiated(self.values(given)), self.stack.of_sample)
+        function = customized(self.differentiated(given), self.stack.of_sample)
         found = dict(function({**fixed, **swept}, key))
         status = found.pop(STATUS)
         return found, finite_or_failed(found, status)
 
-    def values(self, given: Mapping[str, Any]) -> Function:
-        """The outputs, the leaves to be differentiated, and the status, without derivatives."""
+    def values(self, given: Mapping[str, Any], of: Sequence[Leaf] = ()) -> Function:
+        """The outputs, the leaves to be differentiated, and the status, without derivatives.
+
+        Args:
+            given: the values of the hoisted stages.
+            of: the leaves that a pass differentiates; it goes through the stages that they need and no other, so that what has
+                no derivative may stand beside it. A transform of the user's own may mix them, and is differentiated whole.
+        """
         leaves = {leaf.name: leaf for one in self.passes for leaf in one.of}
         leaves |= {leaf.name: leaf for leaf in (*self.outputs, *self.coords)}
+        part = self.pipeline.upstream({leaf.reference.root for leaf in of}) if of and not self.stack.of_values else None
 
         def function(parameters: Mapping[str, Any], key: Any) -> dict[str, Any]:
-            found = evaluate(self.pipeline, parameters, key, given=given, checkpoint=self.stack.checkpoint)
+            again = self.stack.checkpoint
+            found = evaluate(self.pipeline, parameters, key, given=given, stages=part, checkpoint=again)
+            if part is not None:
+                done = {name: found[name] for name in (*part, *given)}
+                parameters, known = jax.tree_util.tree_map(jax.lax.stop_gradient, (dict(parameters), done))
+                found = evaluate(self.pipeline, parameters, key, given=known) | done
             return outputs_of(found, tuple(leaves.values())) | {STATUS: status_of(found, self.pipeline.names)}
 
         return customized(function, self.stack.of_values)
 
-    def differentiated(self, values: Function) -> Function:
+    def differentiated(self, given: Mapping[str, Any]) -> Function:
         """The outputs with their derivatives, each pass's from one evaluation, and the status."""
         names = [leaf.name for leaf in (*self.outputs, *self.coords)]
 
         def function(parameters: Mapping[str, Any], key: Any) -> dict[str, Any]:
             if not self.passes:
                 with self.adjoint("none"):
-                    return values(parameters, key)
+                    return self.values(given)(parameters, key)
             found: dict[str, Any] = {}
             for one in self.passes:
+                moved = {p: parameters[p] for p in one.wrt}
                 with self.adjoint(one.adjoint), differentiable(one):
-                    rest, derivatives = one(along(one, values, parameters, key), {p: parameters[p] for p in one.wrt})
+                    rest, derivatives = one(along(one, self.values(given, one.of), parameters, key), moved)
                 found = {name: rest[name] for name in names} | found | derivatives | {STATUS: rest[STATUS]}
             return found
 

@@ -17,10 +17,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import diffrax
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
@@ -100,6 +103,9 @@ class Solver:
     adjoint: Any = "auto"
     """auto | forward | checkpointed | direct | backsolve, or a diffrax adjoint."""
 
+    checkpoints: int | None = None
+    """States that a checkpointed reverse pass keeps at most: fewer take less memory and more time; None for about sqrt(2 max_steps)."""
+
     def __post_init__(self) -> None:
         if isinstance(self.method, str) and self.method not in METHODS:
             raise ValueError(
@@ -113,9 +119,13 @@ class Solver:
                 raise ValueError(f"`solver.{name}` must be a number of at least 0, but is {value!r}. Write 1e-6, say.")
         if self.rtol == 0 and self.atol == 0:
             raise ValueError("`solver.rtol` must be positive where atol is 0, but both are 0. Write rtol: 1e-6, say.")
-        steps: Any = self.max_steps
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"`solver.max_steps` must be a positive integer, but is {self.max_steps!r}.")
+        for name in ("max_steps", "checkpoints"):
+            value = getattr(self, name)
+            if value is None and name == "checkpoints":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                also = ", or null" if name == "checkpoints" else ""
+                raise ValueError(f"`solver.{name}` must be a positive integer{also}, but is {value!r}. Write 64, say.")
         for name in ("dt0", "step"):
             value = getattr(self, name)
             if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
@@ -124,6 +134,11 @@ class Solver:
             raise ValueError(
                 f"`solver.adjoint` must be one of auto, {', '.join(ADJOINTS)}, but is {self.adjoint!r}."
                 f"{_nearest(self.adjoint, (*ADJOINTS, 'auto'))}"
+            )
+        if self.checkpoints is not None and self.adjoint not in ("auto", "checkpointed"):
+            raise ValueError(
+                f"`solver.checkpoints` must be null with an adjoint that keeps none, but is {self.checkpoints}, and adjoint is "
+                f"{self.adjoint!r}. Write adjoint: checkpointed."
             )
         if self.step is None and not isinstance(self.scheme, diffrax.AbstractAdaptiveSolver):
             name = self.method if isinstance(self.method, str) else type(self.method).__name__
@@ -184,6 +199,8 @@ def solve(
     (0.36788, 0)
     """
     chosen = _solver(solver, settings)
+    adjoint = _adjoint(chosen)
+    backsolves = isinstance(adjoint, diffrax.BacksolveAdjoint)
     _check_times(t0, t1, ts)
     y0, args = _as_arrays(y0), _as_arrays(args)
     time_dtype = jnp.result_type(float)
@@ -193,18 +210,17 @@ def solve(
     vector_field = _stacking(vector_field)
     y0 = _promoted(vector_field, start, y0, args)
     _warn_of_precision(chosen, y0)
+    if backsolves:
+        start, end, times = _not_differentiated(start, end, times, event)
+        vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end if times is None else times)
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
     state, field = y0, vector_field
     of_state: Callable[[Any], Any] = lambda state: state  # noqa: E731
     norm: Callable[[Any], Any] = optimistix.rms_norm
-    if is_differentiated():
+    if is_differentiated() and not backsolves:
         state, field, of_state, norm = _with_probe(vector_field, start, y0, args, chosen)
-    final = diffrax.SubSaveAt(t1=True, fn=lambda t, state, args: of_state(state))
-    saved = [final]
-    if times is not None:
-        asked = jnp.where(sound, times, start)
-        saved.append(diffrax.SubSaveAt(ts=asked, fn=lambda t, state, args: of_state(state)))
+    asked = None if times is None else jnp.where(sound, times, start)
     found = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
         chosen.scheme,
@@ -213,21 +229,22 @@ def solve(
         _first_step(chosen, start, end),
         state,
         args,
-        saveat=diffrax.SaveAt(subs=saved),
+        saveat=_saved_at(asked, of_state, backsolves),
         stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start, norm),
-        adjoint=_adjoint(chosen),
+        adjoint=adjoint,
         event=None if event is None else _event(event, chosen, of_state),
         max_steps=chosen.max_steps,
         throw=False,
     )
     stopped = found.result == diffrax.RESULTS.event_occurred
-    stop = found.ts[0][0]
+    saved_ts, saved_ys = ([found.ts] * 2, [found.ys] * 2) if backsolves else (found.ts, found.ys)
+    stop = saved_ts[0][0]
     if times is None:
-        y = jax.tree_util.tree_map(lambda leaf: leaf[0], found.ys[0])
+        y = jax.tree_util.tree_map(lambda leaf: leaf[0], saved_ys[0])
         y = _moved_by_its_ends(vector_field, y, y0, start, end, args)
         reached = None
     else:
-        y, reached = found.ys[1], found.ts[1] if event is not None else None
+        y, reached = saved_ys[1], saved_ts[1] if event is not None else None
         if reached is not None:  # times after the event hold no state
             y = _where(jnp.isfinite(reached), y, jnp.nan)
     status = jnp.where(sound, _status(found.result, y, reached), NONFINITE)
@@ -261,6 +278,46 @@ def _moved_by_its_ends(vector_field: VectorField, y: Any, y0: Any, start: jax.Ar
         return leaf + jnp.where(empty & jnp.isfinite(rate), rate, 0) * (end - start).astype(leaf.real.dtype)
 
     return jax.tree_util.tree_map(shift, y, slope)
+
+
+def _not_differentiated(start: Any, end: Any, times: Any, event: Any) -> tuple[Any, Any, Any]:
+    """The times, whose derivatives a backward solve does not give.
+
+    Raises:
+        ValueError: there is an event, which is such a time too.
+    """
+    if event is not None:
+        raise ValueError(
+            "`event` must be left out with adjoint backsolve, which has no derivative of its time, but is given. "
+            "Write adjoint: checkpointed."
+        )
+
+    def still(name: str, value: Any) -> Any:
+        message = f"`{name}` must not be differentiated with adjoint backsolve, but is. Write adjoint: checkpointed."
+        return eqxi.nondifferentiable(value, msg=message)
+
+    if times is not None:
+        times = still("ts", times)
+        return still("t0", start), times[-1], times
+    return still("t0", start), still("t1", end), None
+
+
+def _without_closure(vector_field: VectorField, start: Any, y0: Any, args: Any) -> tuple[VectorField, Any]:
+    """The vector field with the arrays that it closes over among its arguments: a backward solve has derivatives by no others."""
+    field, held = jax.closure_convert(vector_field, start, y0, args)
+    return lambda t, y, both: field(t, y, both[0], *both[1]), (args, held)
+
+
+def _saved_at(times: Any, of_state: Callable[[Any], Any], backsolves: bool) -> diffrax.SaveAt:
+    """The end and the times asked for. A backward solve lets only one of them be saved, and takes the state as it is."""
+    if backsolves:
+        return diffrax.SaveAt(t1=True) if times is None else diffrax.SaveAt(ts=times)
+
+    def save(t: Any, state: Any, args: Any) -> Any:
+        return of_state(state)
+
+    subs = [diffrax.SubSaveAt(t1=True, fn=save)]
+    return diffrax.SaveAt(subs=subs if times is None else [*subs, diffrax.SubSaveAt(ts=times, fn=save)])
 
 
 def _with_probe(
@@ -316,11 +373,27 @@ def _with_probe(
         return vector_field(t, y, args), dw
 
     w0 = jax.tree_util.tree_map(direction, y0)
-    try:
-        jax.eval_shape(augmented, start, (y0, w0), None)
-    except (TypeError, NotImplementedError, ValueError):  # no forward derivative: a custom_vjp, a callback
+    if not _goes_forward(augmented, start, (y0, w0)):
         return y0, vector_field, lambda state: state, optimistix.rms_norm
     return (y0, w0), augmented, lambda state: state[0], _norm_with_probe
+
+
+def _goes_forward(augmented: VectorField, start: jax.Array, state: Any) -> bool:
+    """Whether a field with tangents can be computed: JAX traces the tangent of a custom_vjp, and refuses to compile it."""
+    try:
+        traced = jax.make_jaxpr(lambda t, state: augmented(t, state, None))(start, state)
+    except (TypeError, NotImplementedError, ValueError):  # no forward derivative: a callback
+        return False
+    needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
+    return not _applies(needed, "custom_lin")
+
+
+def _applies(jaxpr: Any, name: str) -> bool:
+    """Whether a program applies a primitive, in its loops and branches too."""
+    return any(
+        eqn.primitive.name == name or any(_applies(inner, name) for inner in jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _norm_with_probe(error: Any) -> Any:
@@ -457,10 +530,10 @@ def _structure(tree: Any) -> Any:
 def _warn_of_precision(solver: Solver, y0: Any) -> None:
     """A tolerance below the rounding of the state cannot be met."""
     dtype = jnp.result_type(*jax.tree_util.tree_leaves(y0))
-    eps = float(np.finfo(dtype).eps)
-    if solver.step is None and solver.rtol < 10 * eps:
+    least = 8 * float(np.finfo(dtype).eps)
+    if solver.step is None and solver.rtol < least:
         warnings.warn(
-            f"`solver.rtol` must be at least about {10 * eps:.0e} in {dtype}, but is {solver.rtol:g}: rounding is larger. "
+            f"`solver.rtol` must be at least about {least:.1e} in {dtype}, but is {solver.rtol:g}: rounding is larger. "
             "Raise rtol, or use float64.",
             stacklevel=3,
         )
@@ -493,22 +566,20 @@ def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any, norm: Call
 
 def _adjoint(solver: Solver) -> Any:
     """The diffrax adjoint."""
-    if not isinstance(solver.adjoint, str):
-        return solver.adjoint
     name = current_adjoint() if solver.adjoint == "auto" else solver.adjoint
-    if name == "backsolve":
+    if name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint):
         warnings.warn(
-            "`solver.adjoint` backsolve integrates the state backwards, which is inaccurate for contracting systems "
-            "(Ma et al., arXiv:1812.01892). Prefer checkpointed.",
+            "`solver.adjoint` should be checkpointed or auto, but is backsolve, which integrates the state backwards: its gradients "
+            "are inaccurate for contracting systems (Ma et al., arXiv:1812.01892), without a sign of it. Write adjoint: checkpointed.",
             stacklevel=3,
         )
-        return diffrax.BacksolveAdjoint()  # type: ignore[no-untyped-call]
-    kinds = {
+    made: dict[str, Callable[[], Any]] = {
         "forward": diffrax.ForwardMode,
-        "checkpointed": diffrax.RecursiveCheckpointAdjoint,
+        "checkpointed": lambda: diffrax.RecursiveCheckpointAdjoint(checkpoints=solver.checkpoints),
         "direct": diffrax.DirectAdjoint,
+        "backsolve": diffrax.BacksolveAdjoint,
     }
-    return kinds[name]()
+    return made[name]() if isinstance(name, str) else name
 
 
 def _event(event: Callable[[Any, Any, Any], Any], solver: Solver, of_state: Callable[[Any], Any]) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 from engine.config import read_config
 from engine.plan import make_draft
+from engine.tracing import fresh
 from tests.project import REPOSITORY, Project
 
 CONFIG = """\
@@ -165,7 +166,7 @@ MODELS = {
 
 
         def stage(k):
-            return k + jax.random.normal(KEY, ())
+            return k + jax.random.key_data(KEY)[1]
     """,
     "made at run time": """\
         def stage(k):
@@ -351,6 +352,18 @@ def test_a_run_does_not_change_it(project: Project) -> None:
     project.run()
     assert project.load().draft.fingerprint == before
     assert project.summary().skipped == 4
+
+
+def test_the_depth_of_the_calls_is_no_part_of_the_question() -> None:
+    """A run from a notebook finds the store of one from the command line: Equinox keeps the Python stack of its errors."""
+
+    def traced(depth: int) -> str:
+        if depth:
+            return traced(depth - 1)
+        with fresh():
+            return make_draft(read_config(REPOSITORY / "conf" / "oscillator.yaml")).fingerprint
+
+    assert traced(0) == traced(7)
 
 
 def test_constants_of_a_stage(project: Project) -> None:

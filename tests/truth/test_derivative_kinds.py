@@ -227,3 +227,28 @@ def test_adjoint_by_hand(project: Project, adjoint: str, allowed: set[str]) -> N
         else:
             with pytest.raises(PlanError, match=rf"`derivatives\.{name}\.mode` must suit the adjoint.*{adjoint}"):
                 project.load(*overrides)
+
+
+def test_what_has_no_derivative_may_stand_beside_it(project: Project) -> None:
+    """A pass goes through the stages that its output needs: a loop that no reverse mode passes is left alone beside it."""
+    project.model("""
+        import jax
+        import jax.numpy as jnp
+        def loop(a):
+            return jax.lax.while_loop(lambda x: x < 100.0, lambda x: x * a, 1.0)
+        def cube(a):
+            return a**3
+    """).yaml("""
+        defaults: [engine, _self_]
+        name: beside
+        parameters: {a: 3.0}
+        stages: {loop: {_target_: model.loop}, cube: {_target_: model.cube}}
+        sweep: {axes: {a: [2.0, 3.0]}}
+        derivatives:
+          d: {of: cube, wrt: [a], mode: reverse}
+          h: {of: cube, wrt: [a], kind: hessian, mode: reverse}
+    """)
+    ds = project.run()
+    np.testing.assert_allclose(ds["loop"], [128.0, 243.0])
+    np.testing.assert_allclose(ds["d.a"], [12.0, 27.0])
+    np.testing.assert_allclose(ds["h.a.a"], [12.0, 18.0])
