@@ -397,9 +397,13 @@ def _applies(jaxpr: Any, name: str) -> bool:
 
 
 def _norm_with_probe(error: Any) -> Any:
-    """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large."""
+    """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large.
+
+    A tangent that is no number has no say: no step would be short enough, and the state may be fine.
+    """
     of_state, of_tangent = error
-    return jnp.maximum(optimistix.rms_norm(of_state), optimistix.rms_norm(of_tangent) / PROBE_SLACK)
+    tangent = optimistix.rms_norm(of_tangent) / PROBE_SLACK
+    return jnp.maximum(optimistix.rms_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))
 
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:

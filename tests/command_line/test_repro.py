@@ -18,9 +18,9 @@ MODEL = """\
     from ops.ode import solve
 
 
-    def depth(k, key):
+    def depth(k, b, key):
         noise = 1e-3 * jax.random.normal(key)
-        return {"level": jnp.log(k + noise), "k": k}
+        return {"level": jnp.log(k + noise), "k": k, "shift": b}
 
 
     def field(t, y, k):
@@ -50,7 +50,7 @@ CONFIG = """\
     parameters: {k: 1.0, b: 2.0}
     stages:
       depth: {_target_: model.depth}
-    outputs: {level: depth.level, twice: depth.k, b: b}
+    outputs: {level: depth.level, twice: depth.k, shift: depth.shift}
     sweep: {axes: {k: [3.0, -2.0, 5.0], b: [1.0, 4.0]}}
 """
 PLAIN = ["~parameters.b", "~sweep.axes.b", "~outputs"]
