@@ -24,6 +24,7 @@ from engine.diagnosis import Line, line_of, user_line
 from engine.errors import PlanError, StageError, listed, nearest
 from engine.outputs import Leaf, find_output
 from engine.pipeline import Pipeline
+from engine.references import flat
 
 Mode = Literal["forward", "reverse"]
 FORWARD_LIMIT = 16
@@ -108,6 +109,13 @@ class Request:
         return Leaf(name, self.of.reference, shape, self.of.dtype, dims, attributes)
 
 
+def grouped(names: Sequence[str]) -> list[str]:
+    """Names for a formula: those inside one parameter as `net.*` where there are more than two."""
+    roots = [name.partition(".")[0] for name in names]
+    shown = (f"{root}.*" if roots.count(root) > 2 else name for name, root in zip(names, roots, strict=True))
+    return list(dict.fromkeys(shown))
+
+
 def dimensions(
     parameter: str, shapes: Mapping[str, Any], taken: Sequence[str] = ()
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -167,7 +175,7 @@ class Differentiation:
             "hessian": f"value_and_hessian[jacfwd∘{first}]",
             "hvp": "value_and_hvp[jvp∘grad]" if self.mode == "reverse" else "value_and_hvp[jacfwd∘jvp]",
         }.get(self.kind, self.kind)
-        return f"{name}({', '.join(leaf.name for leaf in self.of)}; {', '.join(self.wrt)})"
+        return f"{name}({', '.join(leaf.name for leaf in self.of)}; {', '.join(grouped(self.wrt))})"
 
     def __call__(self, function: Function, moved: Moved) -> tuple[Any, dict[str, jax.Array]]:
         """What else the evaluation gives, and the derivatives by variable.
@@ -275,21 +283,24 @@ def resolve_derivatives(
     for name, node in config.settings.derivatives.items():
         key = f"derivatives.{name}"
         of = find_output(key, node.of, outputs, pipeline, shapes, problems)
-        parameters = list(config.settings.parameters)
+        parameters = pipeline.parameters
+        named = {**parameters.trees, **parameters.nominal}
+        wrt = [p for name in node.wrt for p in parameters.continuous(name)]
         unknown = [
-            f"`{key}.wrt.{i}` must be a parameter, but {p!r} is none.{nearest(p, parameters)} There are {listed(parameters)}."
+            f"`{key}.wrt.{i}` must be a parameter, but {p!r} is none.{nearest(p, named)} There are {listed(named)}."
             for i, p in enumerate(node.wrt)
-            if p not in parameters
+            if not parameters.continuous(p)
         ]
         problems += unknown
         twice = [
             f"`{key}.wrt` must name each parameter once, but names {p!r} twice. Remove one."
-            for p in dict.fromkeys(node.wrt)
-            if node.wrt.count(p) > 1
+            for p in dict.fromkeys(wrt)
+            if wrt.count(p) > 1
         ]
         problems += twice
         if of is None or unknown or twice:
             continue
+        node = node.model_copy(update={"wrt": wrt})
         problems += output_problems(key, node, of)
         direction, found = read_direction(key, node, of, shapes)
         problems += found + order_problems(key, node, shapes)
@@ -364,6 +375,7 @@ def read_direction(key: str, node: Any, of: Leaf, shapes: Mapping[str, Any]) -> 
                 f"Write {{{example}}}."
             ]
         asked = {node.wrt[0]: asked}
+    asked = flat(asked, node.wrt)
     problems = [
         f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
         for p in asked

@@ -17,6 +17,7 @@ import numpy as np
 from engine.axes import Array, collecting, read_axis, read_count, require, shorten, shown
 from engine.distributions import Draw, draw, read_distribution
 from engine.errors import SweepError, listed, nearest
+from engine.references import flat
 from engine.tables import read_table
 
 SAMPLED = ("random", "sobol", "halton", "latin_hypercube")
@@ -90,7 +91,7 @@ def design(sweep: Mapping[str, Any], parameters: Mapping[str, Any], *, seed: int
 
     Args:
         sweep: the keys `design`, `axes`, `samples`, `replicates` and `table` of the config.
-        parameters: the nominal values: numbers or nested lists of them.
+        parameters: the nominal values by dotted name: numbers or nested lists of them.
         seed: of the sampled designs. As `samples` grows, the first points of random, sobol and halton stay; those of
             latin_hypercube cannot, as its strata depend on the number of samples. In a random design an axis depends on the seed
             and its own name only.
@@ -100,7 +101,7 @@ def design(sweep: Mapping[str, Any], parameters: Mapping[str, Any], *, seed: int
         SweepError: with everything that is wrong.
     """
     node = {key: value for key, value in (sweep or {}).items() if value is not None}
-    kind, axes = node.get("design", "grid"), node.get("axes", {})
+    kind, axes = node.get("design", "grid"), flat(node.get("axes", {}), parameters)
     problems: list[str] = []
     with collecting(problems):
         check_keys(kind, node)

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from engine import jaxprs, values
 from engine.diagnosis import StageContext, explain, explain_bad_output, explain_leak, explain_no_return
 from engine.errors import PipelineError, StageError, UserError, listed, nearest
-from engine.pipeline import Pipeline, Reference, Stage
+from engine.pipeline import Pipeline, Stage
+from engine.references import Reference
 
 STATUS_FIELD = "status"
 ERROR = 5
@@ -37,7 +38,7 @@ def evaluate(
 
     Args:
         pipeline: the graph.
-        parameters: a value for every parameter.
+        parameters: a value for every parameter, by dotted name.
         key: the PRNG key of the sample; each stage takes `fold_in(key, crc32(its name))`.
         stages: the stages to call; all if left out.
         given: values of stages that are not to be called again.
@@ -119,11 +120,10 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
 
 def collect(tree: Any, found: Mapping[str, Any], stage: Stage, argument: str) -> Any:
     """A pytree of references with the values that they refer to."""
-    if isinstance(tree, Reference):
-        return look_up(tree, found, f"stages.{stage.name}._inputs_.{argument}")
-    if isinstance(tree, Mapping):
-        return {name: collect(child, found, stage, argument) for name, child in tree.items()}
-    return [collect(child, found, stage, argument) for child in tree]
+    where = f"stages.{stage.name}._inputs_.{argument}"
+    return jax.tree_util.tree_map(
+        lambda leaf: look_up(leaf, found, where) if isinstance(leaf, Reference) else leaf, tree
+    )
 
 
 def look_up(reference: Reference, found: Mapping[str, Any], where: str) -> Any:
@@ -150,7 +150,7 @@ def check_annotations(stage: Stage, arguments: Mapping[str, Any]) -> None:
         if hint is None or not hasattr(hint, "dim_str") or not values.is_array(value):
             continue
         if not matches(hint, value):
-            source = ", ".join(str(r) for r in stage.references if stage.inputs.get(name) == r) or name
+            source = ", ".join(str(r) for r in stage.references if stage.inputs.get(name) is r) or name
             raise StageError(
                 f"`stages.{stage.name}` argument {name!r} must match its annotation, but does not:\n"
                 f"  argument  {name}\n  given     {source}: {values.in_words(value)}\n"

@@ -17,7 +17,8 @@ from engine import values
 from engine.config import Config
 from engine.errors import PipelineError, listed, nearest
 from engine.lowering import STATUS_FIELD, look_up
-from engine.pipeline import Pipeline, Reference
+from engine.pipeline import Pipeline, refer
+from engine.references import Reference
 
 RESERVED = ("status",)
 
@@ -109,22 +110,13 @@ def output_leaves(
     shapes: Mapping[str, Any],
 ) -> Iterator[Leaf]:
     """The leaves under one reference: one named `name`, or `name.field` for each field."""
-    reference = check_reference(key, source, shapes)
-    for path, aval in values.leaves(look_up(reference, shapes, key)):
-        full = Reference(reference.root, (*reference.path, *path))
-        label = ".".join((name, *path))
-        yield make_leaf(key, label, full, aval, dims, attributes, pipeline)
-
-
-def check_reference(key: str, source: str, shapes: Mapping[str, Any]) -> Reference:
-    """A reference whose root is a stage or a parameter."""
-    reference = Reference.parse(source)
-    if reference.root not in shapes:
-        raise PipelineError(
-            f"`{key}` must refer to a stage or a parameter, but {source!r} starts with {reference.root!r}, which is neither."
-            f"{nearest(reference.root, shapes)} There are {listed(shapes)}."
-        )
-    return reference
+    for before, reference in values.leaves(refer(key, source, pipeline.names, pipeline.parameters)):
+        if not isinstance(reference, Reference):
+            continue
+        for path, aval in values.leaves(look_up(reference, shapes, key)):
+            full = Reference(reference.root, (*reference.path, *path))
+            label = ".".join((name, *before, *path))
+            yield make_leaf(key, label, full, aval, dims, attributes, pipeline)
 
 
 def stage_leaves(pipeline: Pipeline, name: str, shapes: Mapping[str, Any]) -> Iterator[Leaf]:
@@ -202,9 +194,9 @@ def resolve_coords(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]
     for name, source in config.settings.coords.items():
         key = f"coords.{name}"
         try:
-            reference = check_reference(key, source, shapes)
-            aval = look_up(reference, shapes, key)
-            if not values.is_array(aval) or len(aval.shape) != 1:
+            reference = refer(key, source, pipeline.names, pipeline.parameters)
+            aval = look_up(reference, shapes, key) if isinstance(reference, Reference) else None
+            if aval is None or not values.is_array(aval) or len(aval.shape) != 1:
                 raise PipelineError(
                     f"`{key}` must refer to an array with one axis, but {source!r} is {values.in_words(aval)}. "
                     "Refer to the values along that dimension."

@@ -7,43 +7,25 @@ mistake that shows without tracing (imports, references, arguments, cycles) is f
 from __future__ import annotations
 
 import graphlib
-import importlib
 import inspect
 import os
-import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from engine.config import Config, build
-from engine.diagnosis import explain_import
+import jax
+
+from engine import values
+from engine.config import Config
 from engine.errors import PipelineError, listed, nearest
+from engine.parameters import Parameters
+from engine.references import Reference
+from engine.targets import build_node, check_arguments, check_nodes, import_target, make_importable, spelled
 
 HYDRA_KEYS = {"_target_", "_inputs_", "_convert_", "_recursive_"}
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A dotted name: the parameter or stage at its root, and the path into its value."""
-
-    root: str
-    path: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Reference:
-        """`"motion.y.x"` -> the leaf `y.x` of what `motion` returns."""
-        root, *path = text.split(".")
-        return cls(root, tuple(path))
-
-    def __str__(self) -> str:
-        return ".".join((self.root, *self.path))
-
-
-NEEDED = ("ops", "engine", "jax", "numpy", "diffrax", "equinox", "zarr", "xarray", "dask", "hydra")
-"""Packages that a file of the same name beside a config would hide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +39,7 @@ class Stage:
     """Arguments fixed by the config."""
 
     inputs: Mapping[str, Any]
-    """Argument -> a `Reference`, or a nested list or mapping of them."""
+    """Argument -> a `Reference`, or a pytree of them; what else is in it is static."""
 
     key_argument: str | None
     """The argument that takes the PRNG key, if any."""
@@ -68,7 +50,8 @@ class Stage:
     @property
     def references(self) -> tuple[Reference, ...]:
         """Every reference among the inputs."""
-        return tuple(references_in(self.inputs))
+        leaves = jax.tree_util.tree_leaves(dict(self.inputs))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, Reference))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +59,7 @@ class Pipeline:
     """A graph of stages, each after all that it needs. Static."""
 
     stages: tuple[Stage, ...]
-    parameters: Mapping[str, Any]
-    """Nominal values: numbers or nested lists."""
+    parameters: Parameters
 
     def __getitem__(self, name: str) -> Stage:
         return next(stage for stage in self.stages if stage.name == name)
@@ -109,19 +91,7 @@ class Pipeline:
         return tuple(name for name in self.names if name not in consumed)
 
 
-def references_in(tree: Any) -> Iterator[Reference]:
-    """Every reference in a nested mapping or list."""
-    if isinstance(tree, Reference):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for child in tree.values():
-            yield from references_in(child)
-    elif isinstance(tree, list):
-        for child in tree:
-            yield from references_in(child)
-
-
-def build_pipeline(config: Config) -> Pipeline:
+def build_pipeline(config: Config, parameters: Parameters) -> Pipeline:
     """Import the stages of a config and wire them.
 
     Raises:
@@ -131,16 +101,18 @@ def build_pipeline(config: Config) -> Pipeline:
     problems: list[str] = []
     stages = {}
     for name, node in config.settings.stages.items():
-        stage = build_stage(name, node, config, problems)
+        stage = build_stage(name, node, config, parameters, problems)
         if stage is not None:
             stages[name] = stage
     if problems:
         raise PipelineError(problems)
     order = sort(stages)
-    return Pipeline(tuple(stages[name] for name in order), config.settings.parameters)
+    return Pipeline(tuple(stages[name] for name in order), parameters)
 
 
-def build_stage(name: str, node: Mapping[str, Any], config: Config, problems: list[str]) -> Stage | None:
+def build_stage(
+    name: str, node: Mapping[str, Any], config: Config, parameters: Parameters, problems: list[str]
+) -> Stage | None:
     """One stage; what is wrong with it is appended to `problems`."""
     key = f"stages.{name}"
     for forbidden in ("_partial_", "_args_"):
@@ -157,11 +129,11 @@ def build_stage(name: str, node: Mapping[str, Any], config: Config, problems: li
         problems.append(f"`{key}._target_` must have a signature, but {target} has none. Wrap it in a Python function.")
         return None
     constants = {k: v for k, v in node.items() if k not in HYDRA_KEYS}
-    inputs = read_inputs(f"{key}._inputs_", node.get("_inputs_", {}), config, problems)
+    inputs = read_inputs(f"{key}._inputs_", node.get("_inputs_", {}), config, parameters, problems)
     before = len(problems)
     check_arguments(key, signature, constants, inputs, problems)
     constants = {k: build_constant(f"{key}.{k}", v, signature, config, problems) for k, v in constants.items()}
-    key_argument, defaults = resolve(key, name, signature, constants, inputs, config, problems)
+    key_argument, defaults = resolve(key, name, signature, constants, inputs, config, parameters, problems)
     if len(problems) > before:
         return None
     return Stage(name, target, function, constants, inputs, key_argument, defaults)
@@ -181,7 +153,7 @@ def stage_function(key: str, target: Any, config: Config) -> tuple[str, Callable
             f"`{key}` must be the import path of a function, or a node that builds one, but {found}. Write module.function."
         )
     problems: list[str] = []
-    check_nodes(key, target, config, problems)
+    check_nodes(key, target, config.folder, problems)
     built = None if problems else build_node(key, target, problems)
     if problems:
         raise PipelineError(problems)
@@ -193,19 +165,7 @@ def stage_function(key: str, target: Any, config: Config) -> tuple[str, Callable
     return spelled(target), built
 
 
-def spelled(node: Any) -> str:
-    """A node as the call that it stands for: `ops.external.callback(function=model.beam)`."""
-    if isinstance(node, list):
-        return "[" + ", ".join(map(spelled, node)) + "]"
-    if not isinstance(node, dict):
-        return str(node)
-    given = ", ".join(f"{k}={spelled(v)}" for k, v in node.items() if k not in ("_target_", "_partial_", "_convert_"))
-    if "_target_" not in node:
-        return f"{{{given}}}"
-    return f"{node['_target_']}({given})" if given or not node.get("_partial_") else str(node["_target_"])
-
-
-def read_inputs(key: str, node: Any, config: Config, problems: list[str]) -> dict[str, Any]:
+def read_inputs(key: str, node: Any, config: Config, parameters: Parameters, problems: list[str]) -> dict[str, Any]:
     """`_inputs_`: argument -> reference, or a nested list or mapping of references."""
     if not isinstance(node, Mapping):
         problems.append(f"`{key}` must be a mapping from argument to reference, but is {node!r}.")
@@ -222,38 +182,37 @@ def read_inputs(key: str, node: Any, config: Config, problems: list[str]) -> dic
                 "A constant stands directly in the stage's node."
             )
             return value
-        reference = Reference.parse(value)
-        check_root(where, reference, config, problems)
-        return reference
+        try:
+            return refer(where, value, config.settings.stages, parameters)
+        except PipelineError as error:
+            problems.extend(error.problems)
+            return None
 
     return {str(argument): read(f"{key}.{argument}", value) for argument, value in node.items()}
 
 
-def check_root(where: str, reference: Reference, config: Config, problems: list[str]) -> None:
-    """A reference must start with a stage or a parameter."""
-    names = [*config.settings.stages, *config.settings.parameters]
-    if reference.root not in names:
-        problems.append(
-            f"`{where}` must refer to a stage or a parameter, but {str(reference)!r} starts with {reference.root!r}, which is "
+def refer(where: str, text: str, stages: Collection[str], parameters: Parameters) -> Any:
+    """The pytree of references that a dotted name stands for: of one for a stage's value, or an array.
+
+    Raises:
+        PipelineError: it starts with neither a stage nor a parameter, or leads nowhere in a parameter.
+    """
+    reference = Reference.parse(text)
+    if reference.root in stages:
+        return reference
+    if reference.root not in parameters.trees:
+        names = [*stages, *parameters.trees]
+        raise PipelineError(
+            f"`{where}` must refer to a stage or a parameter, but {text!r} starts with {reference.root!r}, which is "
             f"neither.{nearest(reference.root, names)} There are {listed(names)}."
         )
-
-
-def check_arguments(
-    key: str, signature: inspect.Signature, constants: Mapping[str, Any], inputs: Mapping[str, Any], problems: list[str]
-) -> None:
-    """Constants and inputs must be arguments of the function, each once."""
-    accepted = [p.name for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    for section, names in (("", constants), ("._inputs_", inputs)):
-        for name in names:
-            if name not in accepted and not open_ended:
-                problems.append(
-                    f"`{key}{section}.{name}` must be an argument of the function, but is not."
-                    f"{nearest(name, accepted)} It takes {listed(accepted)}."
-                )
-    for name in set(constants) & set(inputs):
-        problems.append(f"`{key}.{name}` must be given once, but is a constant and in `_inputs_` too. Remove one.")
+    try:
+        return parameters.refer(reference)
+    except values.PathError as error:
+        raise PipelineError(
+            f"`{where}` must refer to a value, but {text!r} has no {error.part!r}."
+            f"{nearest(error.part, error.available)} It has {listed(error.available)}."
+        ) from None
 
 
 def build_constant(key: str, value: Any, signature: inspect.Signature, config: Config, problems: list[str]) -> Any:
@@ -263,18 +222,8 @@ def build_constant(key: str, value: Any, signature: inspect.Signature, config: C
     if not isinstance(value, dict | list):
         return value
     before = len(problems)
-    check_nodes(key, value, config, problems)
+    check_nodes(key, value, config.folder, problems)
     return value if len(problems) > before else build_node(key, value, problems)
-
-
-def build_node(key: str, value: Any, problems: list[str]) -> Any:
-    """What Hydra makes of a value with nodes in it; the value itself, and a problem, if it cannot."""
-    try:
-        return build(value)
-    except Exception as error:
-        cause = error.__cause__ or error
-        problems.append(f"`{key}` must be built by its `_target_`, but {type(cause).__name__}: {cause}")
-        return value
 
 
 def file_beside(text: str, parameter: inspect.Parameter | None, folder: Path) -> Any:
@@ -288,28 +237,6 @@ def file_beside(text: str, parameter: inspect.Parameter | None, folder: Path) ->
     return str((folder / text).resolve()) if Path(text).suffix and (folder / text).is_file() else text
 
 
-def check_nodes(key: str, value: Any, config: Config, problems: list[str]) -> None:
-    """Every nested `_target_` must be importable, and take the keys that its node gives."""
-    if isinstance(value, list):
-        for i, child in enumerate(value):
-            check_nodes(f"{key}.{i}", child, config, problems)
-    if not isinstance(value, dict):
-        return
-    for name, child in value.items():
-        check_nodes(f"{key}.{name}", child, config, problems)
-    if not isinstance(target := value.get("_target_"), str):
-        return
-    try:
-        signature = inspect.signature(import_target(target, f"{key}._target_", config.folder))
-    except PipelineError as error:
-        problems.extend(error.problems)
-        return
-    except (TypeError, ValueError):
-        return
-    given = {k: v for k, v in value.items() if not (k.startswith("_") and k.endswith("_"))}
-    check_arguments(key, signature, given, {}, problems)
-
-
 def resolve(
     key: str,
     stage: str,
@@ -317,23 +244,26 @@ def resolve(
     constants: Mapping[str, Any],
     inputs: dict[str, Any],
     config: Config,
+    parameters: Parameters,
     problems: list[str],
 ) -> tuple[str | None, tuple[str, ...]]:
     """Give each argument left its source: a stage, a parameter, the key, its default, in this order."""
-    stages, parameters = config.settings.stages, config.settings.parameters
+    stages = config.settings.stages
     key_argument, defaults = None, []
     for argument in signature.parameters.values():
         name = argument.name
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) or name in inputs or name in constants:
             continue
-        if (name in stages and name != stage) or name in parameters:
+        if name in stages and name != stage:
             inputs[name] = Reference(name)
+        elif name in parameters.trees:
+            inputs[name] = parameters.trees[name]
         elif name == "key":
             key_argument = name
         elif argument.default is not argument.empty:
             defaults.append(name)
         else:
-            names = [*(s for s in stages if s != stage), *parameters]
+            names = [*(s for s in stages if s != stage), *parameters.trees]
             problems.append(
                 f"`{key}` must find its argument {name!r}, but no constant, stage or parameter has that name."
                 f"{nearest(name, names)} There are {listed(names)}; or write `_inputs_: {{{name}: reference}}`."
@@ -356,93 +286,25 @@ def sort(stages: Mapping[str, Stage]) -> list[str]:
         ) from None
 
 
-def make_importable(folder: Path) -> None:
-    """Put the config's folder and the working directory first on the import path.
-
-    Raises:
-        PipelineError: a file there would hide a package that the engine needs.
-    """
-    for place in dict.fromkeys((folder.resolve(), Path.cwd())):
-        for name in NEEDED:
-            if (file := place / f"{name}.py").is_file():
-                raise PipelineError(
-                    f"`{file.name}` in {place} must have another name, since it hides the package {name!r}, which the engine needs. "
-                    "Rename it."
-                )
-    for entry in (str(Path.cwd()), str(folder)):
-        if entry in sys.path:
-            sys.path.remove(entry)
-        sys.path.insert(0, entry)
-    forget_stale_modules(folder.resolve())
-    importlib.invalidate_caches()
-
-
-def import_target(target: str, key: str, folder: Path) -> Callable[..., Any]:
-    """Import `module.attribute`.
-
-    Raises:
-        PipelineError: the module or attribute is not there, raises on import, or is not callable.
-    """
-    parts = target.split(".")
-    before = set(sys.modules)
-    try:
-        found: Any = import_module_of(parts)
-    except (Exception, SystemExit) as error:
-        raise explain_import(key, target, error) from None
-    finally:
-        mark_modules(before, folder)
-    if not callable(found):
-        raise PipelineError(f"`{key}` must be a function, but {target} is {type(found).__name__}. Name a function.")
-    return found  # type: ignore[no-any-return]
-
-
-def import_module_of(parts: list[str]) -> Any:
-    """The object at a dotted path: the longest prefix that is a module, then attributes."""
-    if len(parts) < 2 or not all(parts):
-        raise ImportError(f"{'.'.join(parts)!r} is not of the form module.function")
-    found: Any = importlib.import_module(parts[0])
-    for depth, name in enumerate(parts[1:], 2):
-        if not hasattr(found, name) and isinstance(found, ModuleType) and hasattr(found, "__path__"):
-            importlib.import_module(".".join(parts[:depth]))
-        found = getattr(found, name)
-    return found
-
-
-def forget_stale_modules(folder: Path) -> None:
-    """Forget users' modules that have changed on disk, or that shadow one of the same name in `folder`.
-
-    Two configs in one process may each have a `model.py`, and a notebook edits its own between two runs: the code that runs
-    must be the code that is there. Only modules that a config brought in are ever forgotten.
-    """
-    brought = {name: module for name, module in list(sys.modules.items()) if hasattr(module, "__engine_stamp__")}
-    stale = any(stamp(module) != module.__engine_stamp__ for module in brought.values())
-    for name, module in brought.items():
-        shadow = folder.joinpath(*name.split("."))
-        own = any(p.is_file() and p != source(module) for p in (shadow.with_suffix(".py"), shadow / "__init__.py"))
-        if stale or own:
-            del sys.modules[name]
-
-
-def mark_modules(before: set[str], folder: Path) -> None:
-    """Remember the state on disk of the users' modules that came in since `before`."""
-    for name in set(sys.modules) - before:
-        module, roots = sys.modules[name], (folder.resolve(), Path.cwd())
-        file = source(module)
-        if file is not None and "site-packages" not in file.parts and any(file.is_relative_to(root) for root in roots):
-            module.__engine_stamp__ = stamp(module)  # type: ignore[attr-defined]
-
-
-def source(module: ModuleType) -> Path | None:
-    """The file a module was read from."""
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file else None
-
-
-def stamp(module: ModuleType) -> tuple[int, int] | None:
-    """When a module's file was last written, and its size; None if it is gone."""
-    file = source(module)
-    try:
-        status = file.stat() if file else None
-    except OSError:
-        status = None
-    return (status.st_mtime_ns, status.st_size) if status else None
+def check_parameters_used(pipeline: Pipeline, config: Config) -> None:
+    """A parameter that nothing takes is a misspelt one."""
+    settings = config.settings
+    used = {reference.root for stage in pipeline.stages for reference in stage.references}
+    sources = [output.source for output in (settings.outputs or {}).values()] + list(settings.coords.values())
+    for source in sources:
+        with suppress(PipelineError):  # told of with the outputs
+            found = jax.tree_util.tree_leaves(refer("outputs", source, pipeline.names, pipeline.parameters))
+            used |= {leaf.root for leaf in found if isinstance(leaf, Reference)}
+    parts = {
+        part for name in used for part in pipeline.parameters.beside(name)
+    }  # of what a node makes, one part is enough
+    problems = []
+    for name in pipeline.parameters.nominal:
+        if name not in used | parts:
+            arguments = [a for stage in pipeline.stages for a in stage.defaults]
+            problems.append(
+                f"`parameters.{name}` must be taken by a stage, but none has an argument of that name."
+                f"{nearest(name, arguments)} The stages take {listed(sorted(used | set(arguments)))}. Rename or remove it."
+            )
+    if problems:
+        raise PipelineError(problems)

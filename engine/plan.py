@@ -33,10 +33,11 @@ from engine.derivatives import (
 )
 from engine.designs import Design, design
 from engine.disconnection import warn_of_zero_derivatives
-from engine.errors import PipelineError, PlanError
+from engine.errors import PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf
-from engine.pipeline import Pipeline, build_pipeline
+from engine.parameters import as_parameter, has_nodes, read_parameters
+from engine.pipeline import Pipeline, build_pipeline, check_parameters_used
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
 from engine.stack import Stack, read_stack
@@ -226,7 +227,8 @@ class Plan:
     def function(self) -> Callable[[Mapping[str, Any], jax.Array | None], dict[str, jax.Array]]:
         """The pure `f(parameters, key) -> {output: array}`, for `jax.grad`, `jax.vmap` and loops of one's own.
 
-        Parameters left out take their nominal values; `key` may be None where no stage draws random numbers.
+        Parameters are taken by dotted name, as nested mappings, or as pytrees of their structure; those left out have their
+        nominal values. `key` may be None where no stage draws random numbers.
         """
         draft = self.draft
 
@@ -238,8 +240,8 @@ class Plan:
         inner = transforms.customized(plain, draft.stack.of_values)
 
         def f(parameters: Mapping[str, Any], key: jax.Array | None = None) -> dict[str, jax.Array]:
-            check_parameter_names(parameters, draft)
-            given = {name: values.as_arrays(value) for name, value in parameters.items()}
+            flat = draft.pipeline.parameters.flat(parameters)
+            given = {name: jax.numpy.asarray(value) for name, value in flat.items()}
             found = dict(inner({**draft.nominal, **given}, key))
             found.pop(transforms.STATUS)
             return found
@@ -250,18 +252,6 @@ class Plan:
         return f"Plan({self.config.settings.name}: {self.formula}; {len(self.blocks)} chunks of {self.blocks.width})"
 
 
-def check_parameter_names(parameters: Mapping[str, Any], draft: Draft) -> None:
-    """Refuse values for parameters that do not exist: they would be ignored."""
-    from engine.errors import listed, nearest
-
-    for name in parameters:
-        if name not in draft.nominal:
-            raise PlanError(
-                f"`parameters` must be names of the config's parameters, but {name!r} is none.{nearest(name, draft.nominal)} "
-                f"There are {listed(draft.nominal)}."
-            )
-
-
 def make_draft(config: Config) -> Draft:
     """Import, wire and trace a config's pipeline.
 
@@ -270,20 +260,24 @@ def make_draft(config: Config) -> Draft:
     """
     settings = config.settings
     refuse_what_this_version_lacks(config)
-    points = design(settings.sweep.model_dump(), settings.parameters, seed=settings.seed, folder=config.folder)
+    if has_nodes(settings.parameters):
+        runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
+    parameters = read_parameters(config)
+    points = design(settings.sweep.model_dump(), parameters.nominal, seed=settings.seed, folder=config.folder)
     if points.samples > MOST_SAMPLES:
         raise PlanError(
             f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
         )
-    check_ranges(settings.ranges, settings.parameters, settings.sweep.axes, points)
+    check_ranges(settings.ranges, parameters.nominal, settings.sweep.axes, points)
     runtime.configure(settings)
-    pipeline = build_pipeline(config)
+    pipeline = build_pipeline(config, parameters)
     runtime.configure(settings)  # again: a user's module may have set precision on import
     check_parameters_used(pipeline, config)
     stack = read_stack(config, pipeline, points.dims)
-    wrt = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
+    asked = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
+    wrt = {one for name in asked for one in parameters.continuous(name)}
     nominal = {
-        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in settings.parameters.items()
+        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in parameters.nominal.items()
     }
     shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
     resolved: dict[str, Any] = {}
@@ -341,70 +335,6 @@ def refuse_what_this_version_lacks(config: Config) -> None:
         )
     if problems:
         raise PlanError(problems)
-
-
-def check_parameters_used(pipeline: Pipeline, config: Config) -> None:
-    """A parameter that nothing takes is a misspelt one."""
-    from engine.errors import listed, nearest
-
-    settings = config.settings
-    used = {reference.root for stage in pipeline.stages for reference in stage.references}
-    sources = [output.source for output in (settings.outputs or {}).values()] + list(settings.coords.values())
-    used |= {source.split(".")[0] for source in sources}
-    problems = []
-    for name in pipeline.parameters:
-        if name not in used:
-            arguments = [a for stage in pipeline.stages for a in stage.defaults]
-            problems.append(
-                f"`parameters.{name}` must be taken by a stage, but none has an argument of that name."
-                f"{nearest(name, arguments)} The stages take {listed(sorted(used | set(arguments)))}. Rename or remove it."
-            )
-    if problems:
-        raise PipelineError(problems)
-
-
-def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision: str) -> np.ndarray[Any, Any]:
-    """A nominal value in the dtype in which the parameter is computed.
-
-    Integers stay integers, unless the sweep or a derivative makes the parameter continuous.
-    """
-    array = np.asarray(value)
-    kind = array.dtype.kind
-    if name in points.columns:
-        kind = max(kind, points.columns[name].dtype.kind, key="biufc".index)
-    if name in wrt:
-        kind = max(kind, "f", key="biufc".index)
-    wide = precision == "float64"
-    dtype = {"b": np.bool_, "i": np.int64 if wide else np.int32, "u": np.int64 if wide else np.int32}.get(kind)
-    if dtype is None:
-        names = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
-        dtype = np.dtype(names[kind][wide]).type
-    with np.errstate(over="ignore"):
-        for key, values_given in (
-            (f"parameters.{name}", array),
-            (f"sweep.axes.{name}", points.columns.get(name, array)),
-        ):
-            check_fits(key, np.asarray(values_given), np.dtype(dtype))
-        return array.astype(dtype)
-
-
-def check_fits(key: str, given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
-    """A value must not overflow in the precision in which it is computed.
-
-    Raises:
-        PlanError: one does.
-    """
-    if dtype.kind in "iu" and given.dtype.kind in "iuf":
-        limits = np.iinfo(dtype)
-        bad = (given < limits.min) | (given > limits.max)
-    elif dtype.kind in "fc":
-        bad = np.isfinite(given) & ~np.isfinite(given.astype(dtype))
-    else:
-        return
-    if bad.any():
-        raise PlanError(
-            f"`{key}` must fit {dtype.name}, but holds {given[bad].flat[0]}. Write precision: float64, or scale the parameter."
-        )
 
 
 def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[Any]]:

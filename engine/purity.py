@@ -33,6 +33,7 @@ from engine.errors import StageError
 from engine.fingerprint import digest
 from engine.hidden_state import Kept, find_line, matching_line
 from engine.lowering import abstract_key, context, evaluate, run_stage, status_of
+from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
 from engine.plan import Draft, adjoint_context
 from engine.tracing import Trace, fresh, inputs_of, listening, observe, stage_on
@@ -80,10 +81,13 @@ class Purity:
     points: tuple[str, ...]
     """Where the pipeline was evaluated twice; nowhere if traces differed, or a callback raised."""
 
+    parameters: tuple[str, ...] = ()
+    """Problems of parameters that a `_target_` makes."""
+
     @property
     def problems(self) -> list[str]:
         """All that is wrong."""
-        return [problem for verdict in self.verdicts for problem in verdict.problems]
+        return [*self.parameters, *(problem for verdict in self.verdicts for problem in verdict.problems)]
 
 
 def check_purity(draft: Draft) -> Purity:
@@ -99,7 +103,9 @@ def check_purity(draft: Draft) -> Purity:
             for name, problem in (*whole_programs(draft), *evaluations(draft, points)):
                 verdicts[name].problems.append(problem)
             jax.effects_barrier()
-    return Purity(tuple(verdicts.values()), tuple(points))
+    return Purity(
+        tuple(verdicts.values()), tuple(points), tuple(rebuilt_otherwise(draft.config, draft.pipeline.parameters))
+    )
 
 
 # --- Tracing ---

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.axes import DISTRIBUTIONS, Array, shown
 from engine.errors import PlanError, listed, nearest
+from engine.references import flat, paths
 
 if TYPE_CHECKING:
     from engine.designs import Design
@@ -25,19 +26,20 @@ def misdeclared(ranges: object, parameters: object) -> Iterator[str]:
     """Problems of the declarations themselves, seen without the sweep."""
     if not isinstance(ranges, Mapping) or not isinstance(parameters, Mapping):
         return
-    for name, ends in ranges.items():
+    known = dict(paths(parameters))
+    for name, ends in flat(ranges, known).items():
         key = f"ranges.{name}"
-        if name not in parameters:
+        if any(isinstance(node, Mapping) and f"{name}.".startswith(f"{made}.") for made, node in known.items()):
+            continue  # inside what a `_target_` makes: looked at when that is built
+        if name not in known:
             yield (
-                f"`{key}` must be for one of `parameters`, but there is no parameter {str(name)!r}.{nearest(str(name), parameters)} "
-                f"There are {listed(parameters)}."
+                f"`{key}` must be for one of `parameters`, but there is no parameter {str(name)!r}.{nearest(str(name), known)} "
+                f"There are {listed(known)}."
             )
-        elif isinstance(parameters[name], Mapping):
-            yield f"`{key}` must be for a number or an array, but the parameter is a mapping. Remove the range."
         elif not isinstance(ends, list | tuple) or len(ends) != 2:
             yield f"`{key}` must be {FORM}, but is {shown(ends)}. Write [0, 10], say."
         else:
-            yield from wrong_ends(key, ends, parameters[name])
+            yield from wrong_ends(key, ends, known[name])
 
 
 def wrong_ends(key: str, ends: Any, nominal: object) -> Iterator[str]:
@@ -89,15 +91,16 @@ def check_ranges(
 
     Args:
         ranges: parameter -> [low, high], as declared.
-        parameters: the nominal values.
+        parameters: the nominal values, by dotted name.
         axes: the axes of the sweep as they are written.
         points: its points.
 
     Raises:
         PlanError: with the first nominal value, and the first on each axis, in each column or draw, that lies outside.
     """
-    problems = []
-    for name, ends in ranges.items():
+    axes = flat(axes, parameters)
+    problems = [*misdeclared(ranges, parameters)]
+    for name, ends in flat(ranges, parameters).items() if not problems else ():
         problems += problem(name, np.asarray(parameters[name]), ends, partial(written, f"parameters.{name}"))
         if (column := points.columns.get(name)) is not None:
             problems += problem(name, column, ends, partial(on_axis, name, axes.get(name)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from engine.references import Reference
 
 if TYPE_CHECKING:
     from engine.plan import Plan
@@ -89,12 +92,18 @@ def nbytes(variable: Any) -> int:
 
 
 def describe_input(tree: Any) -> Any:
-    """References as text, in their structure."""
+    """References as text, in their structure; a whole parameter by its name."""
     if isinstance(tree, dict):
         return {name: describe_input(child) for name, child in tree.items()}
     if isinstance(tree, list):
         return [describe_input(child) for child in tree]
-    return str(tree)
+    if isinstance(tree, Reference):
+        return str(tree)
+    import jax
+
+    names = [str(leaf).split(".") for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, Reference)]
+    shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
+    return ".".join(parts[0] for parts in shared) or repr(tree)
 
 
 def describe_plan(plan: Plan, cost: Cost, purity: Purity | None = None) -> str:

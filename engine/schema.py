@@ -239,11 +239,31 @@ def check_names(node: Mapping[str, Any]) -> Iterable[str]:
 
 
 def check_parameters(parameters: object) -> Iterable[str]:
-    """Nominal values are finite numbers, or nested lists of them with one shape."""
+    """Nominal values are finite numbers, nested lists of them with one shape, mappings of these, or nodes that are built."""
     if isinstance(parameters, dict):
         for name, value in parameters.items():
-            if value != "???":
-                yield from check_numbers(f"parameters.{name}", value)
+            yield from check_parameter(f"parameters.{name}", value)
+
+
+def check_parameter(key: str, value: object) -> Iterable[str]:
+    """Problems of one parameter, and of those inside it."""
+    if value == "???":
+        return
+    if isinstance(value, dict) and "_target_" in value:
+        if not isinstance(value["_target_"], str):
+            yield f"`{key}._target_` must be the import path of a function, but is {value['_target_']!r}. Write module.function."
+    elif isinstance(value, dict):
+        if not value:
+            yield f"`{key}` must hold at least one number, but is an empty mapping. Write its values."
+        for name, child in value.items():
+            if not re.fullmatch(r"\w+", str(name)):
+                yield f"`{key}.{name}` must be a plain name (letters, digits, _), but is {name!r}. Rename it to {plain_name(name)!r}."
+            yield from check_parameter(f"{key}.{name}", child)
+    elif isinstance(value, list) and any(isinstance(child, dict) for child in value):
+        for i, child in enumerate(value):
+            yield from check_parameter(f"{key}.{i}", child)
+    else:
+        yield from check_numbers(key, value)
 
 
 def check_numbers(key: str, value: object) -> Iterable[str]:

@@ -33,9 +33,15 @@ def fields_of(value: Any) -> list[str]:
         return [f.name for f in dataclasses.fields(value)]
     if isinstance(value, list | tuple):
         return [str(i) for i in range(len(value))]
-    if is_array(value) and value.ndim:
-        return [str(i) for i in range(value.shape[0])]
-    return []
+    if is_array(value):
+        return [str(i) for i in range(value.shape[0])] if value.ndim else []
+    return list(children(value))
+
+
+def children(node: Any) -> dict[str, Any]:
+    """The children of a registered pytree node by name; of a leaf, nothing."""
+    below = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda other: other is not node)[0]
+    return {part_name(path[0]): child for path, child in below if path}
 
 
 def take(value: Any, path: tuple[str, ...]) -> Any:
@@ -54,8 +60,10 @@ def take(value: Any, path: tuple[str, ...]) -> Any:
             value = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
         elif (isinstance(value, list | tuple) and not hasattr(value, "_fields")) or is_array(value):
             value = value[int(part)]
-        else:
+        elif hasattr(value, "_fields") or dataclasses.is_dataclass(value):
             value = getattr(value, part)
+        else:
+            value = children(value)[part]
     return value
 
 

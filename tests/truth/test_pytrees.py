@@ -1,0 +1,448 @@
+"""Pytrees as parameters, and between stages: every kind against closed forms, swept and differentiated by dotted name."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray
+
+from engine.errors import ConfigError, PipelineError, PlanError, SweepError, UserError
+from tests.project import Project
+
+MODEL = """
+    import dataclasses
+    import itertools
+    import typing
+
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    @dataclasses.dataclass
+    class Rates:
+        growth: float
+        decay: jax.Array
+
+    class Point(typing.NamedTuple):
+        x: jax.Array
+        y: jax.Array
+
+    @jax.tree_util.register_pytree_with_keys_class
+    class Box:
+        def __init__(self, low, high):
+            self.low, self.high = low, high
+
+        def tree_flatten_with_keys(self):
+            key = jax.tree_util.GetAttrKey
+            return ((key("low"), self.low), (key("high"), self.high)), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    @jax.tree_util.register_pytree_node_class
+    class Plain:
+        def __init__(self, a, b):
+            self.a, self.b = a, b
+
+        def tree_flatten(self):
+            return (self.a, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    class Gain(eqx.Module):
+        factor: jax.Array
+        power: int
+        shape: str = eqx.field(static=True)
+        act: typing.Callable
+
+        def __call__(self, x):
+            return self.act(self.factor * x) ** self.power
+
+    def make_dict(): return {"growth": 3.0, "decay": np.array([0.5, 2.0])}
+    def make_tuple(): return (3.0, jnp.array([0.5, 2.0]))
+    def make_dataclass(): return Rates(3.0, jnp.array([0.5, 2.0]))
+    def make_named(): return Point(jnp.float64(3.0), jnp.array([0.5, 2.0]))
+    def make_box(): return Box(3.0, jnp.array([0.5, 2.0]))
+    def make_plain(): return Plain(3.0, jnp.array([0.5, 2.0]))
+    def make_gain(factor): return Gain(jnp.asarray(factor), 2, "odd", jnp.sin)
+    def make_mlp(width, seed): return eqx.nn.MLP(1, "scalar", width, 1, activation=jnp.tanh, key=jax.random.key(seed))
+    def make_function(): return jnp.sin
+    def make_nan(): return {"a": jnp.nan}
+    def make_dotted(): return {"a.b": 1.0}
+    def make_drawn(): return {"w": np.random.default_rng().normal(size=3)}
+    def make_narrow(): return {"w": jnp.ones(3, jnp.bfloat16), "n": jnp.arange(3), "on": True, "k": 3, "key": jax.random.key(1)}
+
+    # What each kind of parameter is in the end: growth**2 * sum(decay**3), and its parts handed on.
+    def of_dict(p): return {"f": p["growth"] ** 2 * jnp.sum(p["decay"] ** 3), "p": p}
+    def of_tuple(p): return {"f": p[0] ** 2 * jnp.sum(p[1] ** 3), "p": p}
+    def of_dataclass(p): return {"f": p.growth**2 * jnp.sum(p.decay**3), "p": p}
+    def of_named(p): return {"f": p.x**2 * jnp.sum(p.y**3), "p": p}
+    def of_box(p): return {"f": p.low**2 * jnp.sum(p.high**3), "p": p}
+    def of_plain(p): return {"f": p.a**2 * jnp.sum(p.b**3), "p": p}
+
+    # A stage that takes what the one before handed on.
+    def again_dict(first): return of_dict(first["p"])["f"]
+    def again_tuple(first): return of_tuple(first["p"])["f"]
+    def again_dataclass(first): return of_dataclass(first["p"])["f"]
+    def again_named(first): return of_named(first["p"])["f"]
+    def again_box(first): return of_box(first["p"])["f"]
+    def again_plain(first): return of_plain(first["p"])["f"]
+
+    def apply(net, x): return net(x)
+    def apply_at(net, x): return net(jnp.array([x]))
+    def bias(b): return jnp.sum(jnp.asarray(b))
+    def gained(act, x): return act(x)
+    def total(w): return jnp.sum(w["w"]) * jnp.ones(3)[w["n"]][1] * w["k"]
+    def count(n, gain): return gain * jnp.arange(4.0)[n]
+"""
+KINDS = {
+    "dict": ("growth", "decay"),
+    "tuple": ("0", "1"),
+    "dataclass": ("growth", "decay"),
+    "named": ("x", "y"),
+    "box": ("low", "high"),
+    "plain": ("0", "1"),
+}
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    return project.model(MODEL)
+
+
+def case(project: Project, text: str) -> Project:
+    """A config with these lines."""
+    return project.yaml("defaults: [engine, _self_]\nname: tree\n" + text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_every_kind_of_pytree_is_parameter_input_and_output(shop: Project, kind: str, mode: str) -> None:
+    growth, decay = KINDS[kind]
+    ds = case(
+        shop,
+        f"""
+parameters: {{p: {{_target_: model.make_{kind}}}}}
+stages: {{first: {{_target_: model.of_{kind}}}, second: {{_target_: model.again_{kind}}}}}
+outputs: {{f: first.f, q: first.p, second: second, direct: p}}
+sweep: {{axes: {{p.{growth}: [1.0, 3.0]}}}}
+derivatives:
+  df: {{of: f, wrt: [p], mode: {mode}}}
+  ds: {{of: second, wrt: [p.{decay}], mode: {mode}}}
+""",
+    ).run()
+    g, d = np.array([1.0, 3.0]), np.array([0.5, 2.0])
+    f = g**2 * np.sum(d**3)
+    np.testing.assert_allclose(ds.f, f, rtol=1e-14)
+    np.testing.assert_allclose(ds.second, f, rtol=1e-14)
+    np.testing.assert_array_equal(ds[f"q.{growth}"], g)
+    np.testing.assert_array_equal(ds[f"direct.{growth}"], g)
+    np.testing.assert_array_equal(ds[f"direct.{decay}"], d)
+    np.testing.assert_allclose(ds[f"df.p.{growth}"], 2 * g * np.sum(d**3), rtol=1e-14)
+    np.testing.assert_allclose(ds[f"df.p.{decay}"], g[:, None] ** 2 * 3 * d**2, rtol=1e-14)
+    np.testing.assert_allclose(ds[f"ds.p.{decay}"], g[:, None] ** 2 * 3 * d**2, rtol=1e-14)
+
+
+MAPPING = """
+parameters: {rates: {growth: 3.0, decay: [0.5, 2.0], inner: {shift: 1.0}}, x: 2.0}
+stages:
+  f: {_target_: model.of_dict, _inputs_: {p: rates}}
+  g: {_target_: model.bias, _inputs_: {b: [rates.inner.shift, x]}}
+outputs: {f: f.f, g: g}
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "column"),
+    [
+        ("{rates.growth: [1.0, 3.0]}", "rates.growth"),
+        ("{rates: {growth: {linspace: [1.0, 3.0, 2]}}}", "rates.growth"),
+        ("{rates: {inner: {shift: [1.0, 3.0]}}}", "rates.inner.shift"),
+    ],
+)
+def test_axes_are_nested_or_dotted(shop: Project, axes: str, column: str) -> None:
+    ds = case(shop, MAPPING + f"sweep: {{axes: {axes}}}\n").run()
+    assert ds[column].dims == (column,)
+    np.testing.assert_array_equal(ds[column], [1.0, 3.0])
+    growth, shift = (ds.get(f"rates.{name}", default) for name, default in (("growth", 3.0), ("inner.shift", 1.0)))
+    np.testing.assert_allclose(ds.f, growth**2 * 8.125)
+    np.testing.assert_allclose(ds.g, shift + 2.0)
+
+
+def test_the_command_line_reaches_inside(shop: Project) -> None:
+    case(shop, MAPPING + "derivatives: {d: {of: f, wrt: [rates.growth, rates.decay]}}\n")
+    overrides = ("parameters.rates.growth=2.0", "+sweep.axes.rates.decay=[[1.0,1.0],[1.0,2.0]]", "store.path=s.zarr")
+    answer = shop.cli("run", str(shop.config), *overrides, "--json")
+    assert answer.code == 0, answer.err
+    ds = xarray.open_zarr(shop.folder / "s.zarr")
+    np.testing.assert_allclose(ds.f, [4 * 2.0, 4 * 9.0])
+    np.testing.assert_allclose(ds["d.rates.growth"], [4 * 2.0, 4 * 9.0])
+    np.testing.assert_allclose(ds["d.rates.decay"], [[12, 12], [12, 48]])
+
+
+def test_tables_ranges_and_directions_name_what_is_inside(shop: Project) -> None:
+    (shop.folder / "points.csv").write_text("rates.growth,x\n1.0,2.0\n3.0,4.0\n")
+    ds = case(
+        shop,
+        MAPPING
+        + """
+ranges: {rates.growth: [0, 5], rates: {inner: {shift: [0, 2]}}}
+sweep: {design: table, table: points.csv}
+derivatives:
+  j: {of: f, wrt: [rates.growth, rates.inner.shift], kind: jvp, direction: {rates: {growth: 2.0}}}
+  h: {of: f, wrt: [rates.growth, rates.decay], kind: hvp, direction: {rates.growth: 1.0, rates.decay: [0.0, 1.0]}}
+""",
+    ).run()
+    g, d = np.array([1.0, 3.0]), np.array([0.5, 2.0])
+    np.testing.assert_allclose(ds.g, [3.0, 5.0])
+    np.testing.assert_allclose(ds.j, 2.0 * 2 * g * 8.125)
+    np.testing.assert_allclose(ds["h.rates.growth"], 2 * 8.125 + 2 * g * 3 * d[1] ** 2)
+    np.testing.assert_allclose(ds["h.rates.decay"][:, 1], 2 * g * 3 * d[1] ** 2 + g**2 * 6 * d[1])
+
+
+def test_an_equinox_module_is_swept_and_differentiated_by_its_arrays(shop: Project) -> None:
+    """sin(w x)**2: what is no array in the module (a power, a function) is part of the program."""
+    plan = case(
+        shop,
+        """
+parameters: {net: {_target_: model.make_gain, factor: 0.7}, x: 2.0}
+stages: {y: {_target_: model.apply}, act: {_target_: model.gained, _inputs_: {act: net.act}}}
+outputs: [y, act]
+sweep: {axes: {net.factor: [0.1, 0.7, 2.0]}}
+derivatives: {dy: {of: y, wrt: [net, x]}, hy: {of: y, wrt: [net], kind: hessian}}
+""",
+    ).load()
+    assert set(plan.draft.nominal) == {"net.factor", "x"}
+    import engine
+
+    ds = engine.run(plan)
+    w, x = np.array([0.1, 0.7, 2.0]), 2.0
+    np.testing.assert_allclose(ds.y, np.sin(w * x) ** 2)
+    np.testing.assert_allclose(ds.act, np.sin(x))
+    np.testing.assert_allclose(ds["dy.net.factor"], x * np.sin(2 * w * x), atol=1e-15)
+    np.testing.assert_allclose(ds["dy.x"], w * np.sin(2 * w * x), atol=1e-15)
+    np.testing.assert_allclose(ds["hy.net.factor.net.factor"], 2 * x**2 * np.cos(2 * w * x), atol=1e-14)
+
+
+def test_a_network_has_the_gradient_of_its_formula(shop: Project) -> None:
+    """b2 + w2 tanh(w1 x + b1), by NumPy."""
+    project = case(
+        shop,
+        """
+parameters: {net: {_target_: model.make_mlp, width: 5, seed: 3}, x: 0.4}
+stages:
+  y: {_target_: model.apply_at}
+  b: {_target_: model.bias, _inputs_: {b: net.layers.0.bias}}
+outputs: {y: y, b: b}
+sweep: {axes: {x: [-1.0, 0.4]}}
+derivatives: {dy: {of: y, wrt: [net, x], mode: reverse}}
+""",
+    )
+    plan, ds = project.load(), project.run()
+    w1, b1, w2, b2 = (plan.draft.nominal[f"net.layers.{i}.{k}"] for i in (0, 1) for k in ("weight", "bias"))
+    x = np.array([-1.0, 0.4])[:, None]
+    inner = np.tanh(x @ w1.T + b1)
+    slope = (1 - inner**2) * w2
+    np.testing.assert_allclose(ds.y, (inner @ w2.T + b2)[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(ds.b, b1.sum(), rtol=1e-12)
+    np.testing.assert_allclose(ds["dy.net.layers.0.weight"][..., 0], slope * x, rtol=1e-12)
+    np.testing.assert_allclose(ds["dy.net.layers.0.bias"], slope, rtol=1e-12)
+    np.testing.assert_allclose(ds["dy.net.layers.1.weight"][:, 0], inner, rtol=1e-12)
+    np.testing.assert_allclose(ds["dy.net.layers.1.bias"], 1.0)
+    np.testing.assert_allclose(ds["dy.x"], slope @ w1[:, 0], rtol=1e-12)
+    assert "net.*, x" in plan.formula
+
+
+def test_the_function_takes_trees_and_dotted_names(shop: Project) -> None:
+    plan = case(
+        shop,
+        """
+parameters: {net: {_target_: model.make_gain, factor: 0.7}, rates: {a: 2.0, b: [1.0, 2.0]}}
+stages: {y: {_target_: model.apply, _inputs_: {x: rates.a}}, s: {_target_: model.bias, _inputs_: {b: rates.b}}}
+""",
+    ).load()
+    f = plan.function
+    assert float(f({})["y"]) == pytest.approx(np.sin(1.4) ** 2)
+    assert float(f({"rates.a": 1.0})["y"]) == pytest.approx(np.sin(0.7) ** 2)
+    assert float(f({"rates": {"a": 1.0, "b": [4.0, 4.0]}})["s"]) == 8.0
+    module = plan.function  # the module itself, as a library of models hands it out
+    import importlib
+
+    net = importlib.import_module("model").make_gain(0.2)
+    assert float(module({"net": net})["y"]) == pytest.approx(np.sin(0.4) ** 2)
+    gradient = jax.grad(lambda p: f(p)["y"])({"rates": {"a": 1.0}, "net.factor": 0.5})
+    assert gradient["rates"]["a"] == pytest.approx(0.5 * np.sin(1.0))
+    assert gradient["net.factor"] == pytest.approx(np.sin(1.0))
+    for wrong in ({"rate": 1.0}, {"rates": {"c": 1.0}}, {"net": {"factor": 1.0, "slope": jnp.ones(2)}}):
+        with pytest.raises(PlanError, match="must be names of the config's parameters"):
+            f(wrong)
+
+
+def test_what_is_no_number_in_a_built_tree_stays_as_it_is(shop: Project) -> None:
+    """bfloat16 becomes the run's precision, integer arrays stay integers, and keys, integers and booleans are no parameters."""
+    plan = case(
+        shop,
+        """
+parameters: {w: {_target_: model.make_narrow}}
+stages: {total: {_target_: model.total}}
+derivatives: {d: {of: total, wrt: [w]}}
+""",
+    ).load()
+    assert {n: v.dtype.name for n, v in plan.draft.nominal.items()} == {"w.n": "int64", "w.w": "float64"}
+    assert [v.name for v in plan.variables] == ["total", "d.w.w"]
+    assert float(plan.function({})["total"]) == 9.0
+
+
+def test_nodes_are_built_in_the_precision_of_the_run(shop: Project) -> None:
+    text = """
+parameters: {net: {_target_: model.make_mlp, width: 5, seed: 3}, x: 0.4}
+stages: {y: {_target_: model.apply_at}}
+"""
+    wide, narrow = case(shop, text).load(), case(shop, text).load("precision=float32")
+    name = "net.layers.0.weight"
+    assert (wide.draft.nominal[name].dtype, narrow.draft.nominal[name].dtype) == (np.float64, np.float32)
+    digits = wide.draft.nominal[name] - wide.draft.nominal[name].astype(np.float32)
+    assert np.abs(digits).max() > 0, "made in float32 and widened"
+
+
+def test_another_seed_is_another_question(shop: Project) -> None:
+    case(
+        shop,
+        """
+parameters: {net: {_target_: model.make_mlp, width: 5, seed: 3}, x: 0.4}
+stages: {y: {_target_: model.apply_at}}
+""",
+    )
+    same, other = shop.load(), shop.load("parameters.net.seed=4")
+    assert shop.load().draft.fingerprint == same.draft.fingerprint != other.draft.fingerprint
+
+
+def test_repro_and_check_grad_speak_of_what_is_inside(shop: Project) -> None:
+    case(
+        shop,
+        MAPPING + "sweep: {axes: {rates: {growth: [1.0, 3.0]}}}\nderivatives: {d: {of: f, wrt: [rates.growth]}}\n",
+    )
+    assert shop.cli("run", str(shop.config), "store.path=s.zarr").code == 0
+    found = shop.cli("repro", "s.zarr", "--sample", "1", "--json")
+    assert found.code == 0, found.err
+    assert found.json["parameters"] == {"rates.growth": 3.0}
+    table = shop.cli("check-grad", str(shop.config))
+    assert table.code == 0, table.err
+    assert "d.rates.growth" in table.out
+
+
+def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
+    case(
+        shop, "parameters: {w: {_target_: model.make_drawn}}\nstages: {b: {_target_: model.bias, _inputs_: {b: w.w}}}\n"
+    )
+    answer = shop.cli("plan", str(shop.config), "--check")
+    assert answer.code == 2
+    assert "`parameters.w` must be made alike each time, but w.w differs" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("parameters: {p: {}}", ConfigError, "`parameters.p` must hold at least one number, but is an empty mapping"),
+        ("parameters: {p: {a-b: 1.0}}", ConfigError, "`parameters.p.a-b` must be a plain name"),
+        ("parameters: {p: {a: {b: text}}}", ConfigError, "`parameters.p.a.b` must be a number"),
+        ("parameters: {p: {_target_: 3}}", ConfigError, "`parameters.p._target_` must be the import path"),
+        ("parameters: {p: {_target_: model.make_dct}}", PipelineError, "Did you mean 'make_dict'"),
+        ("parameters: {p: {_target_: model.make_gain, fctor: 1.0}}", PipelineError, "Did you mean 'factor'"),
+        (
+            "parameters: {p: {_target_: model.make_gain}}",
+            PipelineError,
+            "`parameters.p` must be built by its `_target_`",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_function}}",
+            PipelineError,
+            "at least one array or float, but model.make",
+        ),
+        ("parameters: {p: {_target_: model.make_nan}}", PipelineError, "`parameters.p.a` must be finite, but is not"),
+        ("parameters: {p: {_target_: model.make_dotted}}", PipelineError, "must have plain names inside, each once"),
+        (
+            "parameters: {p: {growth: 1.0, decay: 2.0, spare: 1.0}}\n"
+            "stages: {f: {_target_: model.bias, _inputs_: {b: [p.growth, p.decay]}}}",
+            PipelineError,
+            "`parameters.p.spare` must be taken by a stage",
+        ),
+        (
+            "parameters: {p: {a: 1.0}}\nstages: {f: {_target_: model.bias, _inputs_: {b: p.c}}}",
+            PipelineError,
+            "'p.c' has no 'c'. It has 'a'",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nsweep: {axes: {p: [1.0, 2.0]}}",
+            SweepError,
+            "no parameter 'p'",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nsweep: {axes: {p: {grwth: [1.0, 2.0]}}}",
+            SweepError,
+            "`sweep.axes.p.grwth` must be one of `parameters`, but there is no parameter 'p.grwth'. Did you mean 'p.growth'",
+        ),
+        (
+            "parameters: {p: {growth: 1.0, decay: 2.0}}\nranges: {p: [0, 1]}",
+            ConfigError,
+            "`ranges.p` must be for one of `parameters`",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nranges: {p.grwth: [0, 1]}",
+            PlanError,
+            "`ranges.p.grwth` must be for one of `parameters`",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nranges: {p: {growth: [0, 1]}}",
+            PlanError,
+            "`parameters.p.growth` must lie in its declared range, from 0 to 1 (`ranges.p.growth`), but is 3",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nderivatives: {d: {of: f.f, wrt: [p.grwth]}}",
+            PlanError,
+            "'p.grwth' is none. Did you mean 'p.growth'",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nderivatives: {d: {of: f.f, wrt: [p, p.growth]}}",
+            PlanError,
+            "names 'p.growth' twice",
+        ),
+    ],
+)
+def test_mistakes_are_named(shop: Project, text: str, error: type[UserError], message: str) -> None:
+    if "stages:" not in text:
+        text += "\nstages: {f: {_target_: model.of_dict}}"
+    with pytest.raises(error) as caught:
+        case(shop, text + "\n").load()
+    assert message in str(caught.value)
+
+
+def test_every_array_inside_is_swept_in_a_random_design(shop: Project) -> None:
+    """One store for a design over parts of two trees, the same alone as together."""
+    case(
+        shop,
+        """
+parameters: {rates: {growth: 3.0, decay: [0.5, 2.0]}, net: {_target_: model.make_gain, factor: 0.7}, x: 2.0}
+stages: {f: {_target_: model.of_dict, _inputs_: {p: rates}}, y: {_target_: model.apply}}
+outputs: {f: f.f, y: y}
+sweep:
+  design: latin_hypercube
+  samples: 33
+  axes: {rates: {growth: {uniform: [1, 3]}}, net: {factor: {loguniform: [0.1, 1]}}}
+execution: {chunk: 8}
+""",
+    )
+    ds = shop.run()
+    np.testing.assert_allclose(ds.f, ds["rates.growth"] ** 2 * 8.125, rtol=1e-14)
+    np.testing.assert_allclose(ds.y, np.sin(ds["net.factor"] * 2.0) ** 2, rtol=1e-13)
+    assert json.dumps(ds.attrs["config"]["parameters"]["net"])
+    whole = shop.run("execution.chunk=33", store="whole.zarr")
+    np.testing.assert_array_equal(whole.y, ds.y)
