@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.config import read_config
-from engine.plan import Plan, make_draft, make_plan
+from engine.draft import make_draft
+from engine.plan import Plan, make_plan
 from engine.runs import carry_out, no_plan
 from engine.store import open_dataset
 

@@ -370,7 +370,8 @@ def plan_command(options: argparse.Namespace) -> int:
     from engine.config import read_config
 
     config = read_config(options.config, options.overrides)
-    from engine.plan import make_draft, make_plan
+    from engine.draft import make_draft
+    from engine.plan import make_plan
     from engine.program import fit
     from engine.reports import describe_plan, plan_as_data
     from engine.runs import check_store, wait_for
@@ -411,8 +412,9 @@ def check_grad_command(options: argparse.Namespace) -> int:
     from engine.config import read_config
 
     config = read_config(options.config, options.overrides)
+    from engine.draft import make_draft
     from engine.gradient_check import check_gradients
-    from engine.plan import make_draft, make_plan
+    from engine.plan import make_plan
     from engine.reports import describe_checks
 
     if options.samples < 1:

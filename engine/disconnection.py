@@ -20,7 +20,7 @@ from engine.jaxprs import stack_of
 
 if TYPE_CHECKING:
     from engine.derivatives import Request
-    from engine.plan import Draft
+    from engine.draft import Draft
 
 STEPS = ("floor", "ceil", "round", "sign", "stop_gradient")
 """Primitives of real numbers whose derivative is zero."""

@@ -16,10 +16,11 @@ import numpy as np
 
 from engine.axes import Array
 from engine.derivatives import Request, choose_passes, chosen_adjoints
+from engine.draft import adjoint_context
 from engine.errors import PlanError
 from engine.lowering import evaluate, look_up
 from engine.outputs import Leaf
-from engine.plan import Plan, adjoint_context
+from engine.plan import Plan
 from engine.program import Program
 from engine.transforms import make_key
 

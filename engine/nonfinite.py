@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.plan import Draft, Plan
+from engine.draft import Draft
+from engine.plan import Plan
 from engine.status import STATUS
 
 

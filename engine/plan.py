@@ -1,50 +1,35 @@
-"""Config → `Draft` (traced, fingerprinted) → `Plan` (checked, costed, chunked).
+"""`Draft` → `Plan` (checked, costed, chunked).
 
-In: a checked config. Out: all that is known before anything runs: shapes, the transform stack, memory, chunks, layout.
+In: a traced pipeline. Out: all that is known before anything runs: shapes, the transform stack, memory, chunks, layout.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from engine import fingerprint, jaxprs, outputs, runtime, transforms, values
-from engine.bounds import out_of_range
+from engine import jaxprs, runtime, transforms
 from engine.chunks import Blocks, cut
-from engine.config import Config, build, encode
+from engine.config import Config, encode
 from engine.derivatives import (
     Differentiation,
     RefusedModeError,
-    Request,
     choose_passes,
     chosen_adjoints,
-    resolve_derivatives,
 )
-from engine.designs import Design, design
 from engine.disconnection import warn_of_zero_derivatives
+from engine.draft import Draft, adjoint_context, derivative_leaves
 from engine.errors import PlanError
-from engine.lowering import abstract_key, evaluate, find_leak, status_of
-from engine.outputs import Leaf
-from engine.parameters import as_parameter, has_nodes, read_parameters
-from engine.pipeline import Pipeline, build_pipeline, check_parameters_used
-from engine.randomness import check_keys
-from engine.ranges import check_ranges
-from engine.stack import Stack, read_stack
+from engine.lowering import evaluate, status_of
 from engine.store import Layout, Variable
-
-MOST_SAMPLES = 2**32
-"""A sample's index is folded into its PRNG key as one 32-bit word."""
 
 WIDEST_CHUNK = 262_144
 WIDEST_LOOP = 2048
@@ -57,73 +42,6 @@ SMALLEST_SHARE = 256
 
 SMALLEST_CALLS = 16
 """The same where samples call back into Python: they may be slow, and one that raises has its chunk run again in halves."""
-
-SCHEME = 1
-"""Version of what the fingerprint covers."""
-
-
-@dataclass(frozen=True, eq=False)
-class Draft:
-    """A traced pipeline with the identity of its question; enough to find its store. Static."""
-
-    config: Config
-    pipeline: Pipeline
-    design: Design
-    nominal: Mapping[str, np.ndarray[Any, Any]]
-    """The parameters' nominal values, in the dtype in which they are computed."""
-
-    shapes: Mapping[str, Any]
-    """Shape and dtype of every parameter and of every stage's value."""
-
-    outputs: tuple[Leaf, ...]
-    coords: tuple[Leaf, ...]
-    requests: tuple[Request, ...]
-    jaxpr: Any
-    """The traced `f(parameters, key) -> (outputs, status)`."""
-
-    stack: Stack
-    """The transforms around it."""
-
-    warnings: tuple[str, ...] = ()
-
-    @cached_property
-    def parts(self) -> dict[str, str]:
-        """Digest of each part of the question: what differs between two stores can be named."""
-        table = hashlib.sha256()
-        for name, column in self.design.columns.items():
-            table.update(f"{name}:{self.design.along[name]}:{column.dtype}{column.shape}".encode())
-            table.update(np.ascontiguousarray(column).tobytes())
-        fixed = {k: (str(v.dtype), v.tolist()) for k, v in self.nominal.items() if k not in self.design.columns}
-        labels = [(leaf.name, str(leaf.reference), leaf.dims) for leaf in (*self.outputs, *self.coords)]
-        asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode, r.order, repr(r.direction)) for r in self.requests]
-        settings = self.config.settings
-        customs = (*self.stack.of_values, *self.stack.of_sample)
-        functions = [*(stage.function for stage in self.pipeline.stages), *(custom.apply for custom in customs)]
-        parts = {
-            "program": fingerprint.digest(self.jaxpr, functions, self.config.folder),
-            "parameters": repr(fixed),
-            "sweep": repr((self.design.dims, self.design.shape, self.design.replicates, table.hexdigest())),
-            "outputs": repr(labels),
-            "derivatives": repr(asked),
-            "seed": repr(settings.seed),
-            "precision": settings.precision,
-            "scheme": repr(SCHEME),
-        }
-        if customs:  # the other transforms leave the numbers as they are
-            groups = (self.stack.of_values, self.stack.of_sample)
-            parts["transforms"] = repr([[custom.settings for custom in group] for group in groups])
-        return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The identity of the question: the same config and the same traced program have the same one."""
-        return hashlib.sha256(json.dumps(self.parts, sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def store_path(self) -> str:
-        """Where the results go."""
-        settings = self.config.settings
-        return settings.store.path or f"results/{settings.name}-{self.fingerprint}.zarr"
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,129 +168,6 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan({self.config.settings.name}: {self.formula}; {len(self.blocks)} chunks of {self.blocks.width})"
-
-
-def make_draft(config: Config) -> Draft:
-    """Import, wire and trace a config's pipeline.
-
-    Raises:
-        UserError: the sweep, a stage, a reference or a label is wrong.
-    """
-    settings = config.settings
-    refuse_what_this_version_lacks(config)
-    if has_nodes(settings.parameters):
-        runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
-    parameters = read_parameters(config)
-    points = design(settings.sweep.model_dump(), parameters.nominal, seed=settings.seed, folder=config.folder)
-    if points.samples > MOST_SAMPLES:
-        raise PlanError(
-            f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
-        )
-    check_ranges(settings.ranges, parameters.nominal, settings.sweep.axes, points)
-    runtime.configure(settings)
-    pipeline = build_pipeline(config, parameters)
-    runtime.configure(settings)  # again: a user's module may have set precision on import
-    check_parameters_used(pipeline, config)
-    stack = read_stack(config, pipeline, points.dims)
-    asked = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
-    wrt = {one for name in asked for one in parameters.continuous(name)}
-    nominal = {
-        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in parameters.nominal.items()
-    }
-    shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
-    resolved: dict[str, Any] = {}
-
-    def forward(parameters: dict[str, Any], key: jax.Array) -> Any:
-        found = evaluate(
-            pipeline, parameters, key, watch=lambda name, value: shapes.update({name: values.abstract(value)})
-        )
-        resolved["outputs"], resolved["coords"] = outputs.resolve(config, pipeline, shapes)
-        return transforms.outputs_of(found, (*resolved["outputs"], *resolved["coords"])), status_of(
-            found, pipeline.names
-        )
-
-    adjoint = adjoint_context(config)
-    with adjoint("none"):
-        jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
-        if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
-            raise leak
-    requests = resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
-    labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
-    sweep = dict(zip(points.dims, points.shape, strict=True))
-    outputs.check_labels(
-        labels, resolved["coords"], sweep, tuple(c.name for c in points.coordinates() if c.name not in sweep)
-    )
-    problems = out_of_range(jaxpr, nominal, points)
-    if problems:
-        raise PlanError(problems)
-    repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
-    found = (*warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
-    return Draft(
-        config,
-        pipeline,
-        points,
-        nominal,
-        shapes,
-        resolved["outputs"],
-        resolved["coords"],
-        requests,
-        jaxpr,
-        stack,
-        found,
-    )
-
-
-def refuse_what_this_version_lacks(config: Config) -> None:
-    """Refuse settings that would be ignored, all at once."""
-    settings = config.settings
-    problems = []
-    if settings.optimize is not None:
-        problems.append("`optimize` must be left out in this version, but is given. Remove it, or sweep the variables.")
-    if settings.scheduler.kind not in ("threads", "synchronous"):
-        problems.append(
-            f"`scheduler.kind` must be 'threads' or 'synchronous' in this version, but is {settings.scheduler.kind!r}. "
-            "Write scheduler=threads."
-        )
-    if problems:
-        raise PlanError(problems)
-
-
-def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[Any]]:
-    """What tells the solves inside stages which adjoint `auto` is; the config's `adjoint` brings it."""
-    node = config.settings.adjoint
-    if node is None:
-        return lambda _: nullcontext()
-    try:
-        built = build(node)
-    except Exception as error:
-        raise PlanError(
-            f"`adjoint` must be a node that Hydra can build, but {node!r} raised {type(error).__name__}: "
-            f"{str(error).splitlines()[0].rstrip('.')}. Leave it out, for the engine's own."
-        ) from error
-    if not callable(built):
-        raise PlanError(
-            f"`adjoint` must be a context manager that takes a mode, but {node!r} gives {built!r}. "
-            "Leave it out, and write `solver: {adjoint: ...}` to choose the adjoint of a solver."
-        )
-    return built  # type: ignore[no-any-return]
-
-
-def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
-    """A float32 array made before precision was set spoils float64 results without a word."""
-    if precision != "float64":
-        return []
-    narrow = [c for c in jaxprs.constants(jaxpr) if getattr(c, "dtype", None) == np.float32 and np.size(c)]
-    if not narrow:
-        return []
-    return [
-        f"`precision` must be float64 throughout, but the stages hold {len(narrow)} constant(s) in float32, such as "
-        f"{np.ravel(np.asarray(narrow[0]))[0]}. Make them inside the stage, or import the module after engine.load has set precision."
-    ]
-
-
-def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:
-    """The variables of the derivatives."""
-    return tuple(leaf for request in requests for leaf in request.leaves(shapes))
 
 
 def make_plan(draft: Draft, chunk: int | None = None) -> Plan:

@@ -29,13 +29,13 @@ from engine.diagnosis import (
     line_of,
     short_path,
 )
+from engine.draft import Draft, adjoint_context
 from engine.errors import StageError
 from engine.fingerprint import digest
 from engine.hidden_state import Kept, find_line, matching_line
 from engine.lowering import abstract_key, context, evaluate, run_stage, status_of
 from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
-from engine.plan import Draft, adjoint_context
 from engine.tracing import Trace, fresh, inputs_of, listening, observe, stage_on
 
 LOOSE = 1e-3

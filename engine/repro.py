@@ -16,9 +16,10 @@ import numpy as np
 
 from engine import runtime
 from engine.config import Config, encode, read_config
+from engine.draft import Draft, make_draft
 from engine.errors import ConfigError, PlanError, SweepError, listed
 from engine.origins import Trouble, hunt, raised
-from engine.plan import Draft, Plan, make_draft, make_plan
+from engine.plan import Plan, make_plan
 from engine.program import Program
 from engine.runs import NAMES, differences, quiet_callbacks
 from engine.schema import settings_of

@@ -20,10 +20,11 @@ import numpy as np
 
 from engine import runtime
 from engine.config import Config, encode
+from engine.draft import Draft, derivative_leaves, make_draft
 from engine.errors import PlanError, StoreError, listed
 from engine.nonfinite import NonFinite, Tally, read_entries
 from engine.origins import Trouble
-from engine.plan import Draft, Plan, attributes_of, derivative_leaves, make_draft, make_layout, make_plan
+from engine.plan import Plan, attributes_of, make_layout, make_plan
 from engine.status import STATUS
 from engine.store import Store, check_layout, create, open_existing
 

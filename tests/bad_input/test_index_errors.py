@@ -14,7 +14,7 @@ from jax import lax
 from engine import bounds
 from engine.designs import Design, design
 from engine.errors import UserError
-from engine.plan import as_parameter
+from engine.parameters import as_parameter
 from tests.project import Project
 
 MODEL = """\

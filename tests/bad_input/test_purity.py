@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from engine.config import read_config
-from engine.plan import make_draft
+from engine.draft import make_draft
 from engine.purity import Purity, Verdict, check_purity
 from tests.project import REPOSITORY, Project
 

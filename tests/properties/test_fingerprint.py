@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import read_config
-from engine.plan import make_draft
+from engine.draft import make_draft
 from engine.tracing import fresh
 from tests.project import REPOSITORY, Project
 
