@@ -36,8 +36,12 @@ class NonFinite:
     parameters: dict[str, Any]
     """What the first is at."""
 
+    through: tuple[str, ...] = ()
+    """For a derivative: the stages between the parameters and the output."""
+
     def __str__(self) -> str:
-        what = f", the derivative of {self.of} by {' and '.join(self.by)}," if self.of else ""
+        stages = f" through {' and '.join(self.through)}" if self.through else ""
+        what = f", the derivative of {self.of} by {' and '.join(self.by)}{stages}," if self.of else ""
         count = "1 sample" if self.samples == 1 else f"{self.samples} samples"
         at = ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.parameters.items())
         return f"{self.variable}{what} is not finite in {count}, first sample {self.first}" + (f" ({at})" if at else "")
@@ -86,12 +90,12 @@ class Tally:
         """What a store records, in the order of its variables."""
         asked = derivatives(self.plan.draft)
         names = [v.name for v in self.plan.variables if v.name in self.found]
-        return [asdict(self.entry(name, *asked.get(name, (None, ())))) for name in names]
+        return [asdict(self.entry(name, *asked.get(name, (None, (), ())))) for name in names]
 
-    def entry(self, name: str, of: str | None, by: tuple[str, ...]) -> NonFinite:
+    def entry(self, name: str, of: str | None, by: tuple[str, ...], through: tuple[str, ...]) -> NonFinite:
         """One variable."""
         samples, first = self.found[name]
-        return NonFinite(name, of, by, samples, first, self.plan.draft.design.point(first))
+        return NonFinite(name, of, by, samples, first, self.plan.draft.design.point(first), through)
 
 
 def finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -101,9 +105,10 @@ def finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(np.isfinite(array).reshape(len(array), -1).all(axis=1))
 
 
-def derivatives(draft: Draft) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Of each variable that is a derivative: the output, and the parameters."""
+def derivatives(draft: Draft) -> dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Of each variable that is a derivative: the output, the parameters, and the stages between them."""
     found = {}
+    pipeline = draft.pipeline
     for request in draft.requests:
         for leaf in request.leaves(draft.shapes):
             by = (
@@ -111,14 +116,22 @@ def derivatives(draft: Draft) -> dict[str, tuple[str, tuple[str, ...]]]:
                 if leaf.name != request.name
                 else request.wrt
             )
-            found[leaf.name] = request.of.name, tuple(by)
+            between = pipeline.upstream({request.of.reference.root}) & pipeline.downstream(set(by), with_key=False)
+            found[leaf.name] = request.of.name, tuple(by), tuple(name for name in pipeline.names if name in between)
     return found
 
 
 def read_entries(entries: Iterable[Mapping[str, Any]], most: int) -> list[NonFinite]:
     """What a store recorded; none of it counts more than the `most` samples whose status is nonfinite."""
     return [
-        NonFinite(**{**item, "by": tuple(item["by"]), "samples": min(int(item["samples"]), most)})
+        NonFinite(
+            **{
+                **item,
+                "by": tuple(item["by"]),
+                "through": tuple(item.get("through", ())),
+                "samples": min(int(item["samples"]), most),
+            }
+        )
         for item in entries
         if most
     ]

@@ -27,6 +27,10 @@ from engine.status import STATUS
 
 FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)(?:, in (\S+))?$')
 WORDS = {"custom_linear_solve": "a linear solve", "dot_general": "a product of matrices", "reduce_sum": "a sum"}
+SINGULAR = (
+    "the value of this line is finite, and its derivative is not, as at sqrt(0): use norm, sqrt, log or divide of ops.safe, "
+    "or try mode: reverse"
+)
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "add_any": "+", "rem": "%"}
 
 
@@ -215,11 +219,12 @@ def source(file: str, line: int) -> str:
 
 
 def describe(troubles: Iterable[Trouble]) -> list[str]:
-    """Lines for people: two for each trouble."""
+    """Lines for people: two for each trouble, and a third where there is a remedy."""
     lines = []
     for one in troubles:
         spoilt = f"{', '.join(one.variables)}: " if one.variables else ""
         within = "a stage reported failure; within it, first non-finite: " if one.kind == "decided" else ""
         lines.append(f"{spoilt}{within}{one.said}")
         lines += [f"  {one.place}"] if one.place else []
+        lines += [f"  {SINGULAR}"] if one.in_derivative else []
     return lines

@@ -170,6 +170,8 @@ def test_a_derivative_that_is_not_finite(wells: Project) -> None:
     (origin,) = found["origins"]
     assert (origin["variables"], origin["operation"], origin["in_derivative"]) == (["d.k"], "div", True)
     assert origin["line"] == line_of(wells, "jnp.sqrt(k * k)")
+    answer = wells.cli("repro", "store.zarr", "--sample", "0")
+    assert "sqrt, log or divide of ops.safe, or try mode: reverse" in answer.out
 
 
 def test_a_sample_that_was_not_computed_yet(wells: Project) -> None:

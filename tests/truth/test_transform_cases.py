@@ -46,6 +46,10 @@ MODEL = """\
         return solve(lambda t, y, a: -a * (y - jnp.sin(t)), 0.0, a, t1=5.0, solver=solver)
 
 
+    def ball(c, v0, solver, norm):
+        return solve(lambda t, v, c: -c * norm(v) * v - jnp.array([0.0, 9.81]), v0, c, t1=1.0, solver=solver)
+
+
     def long(k, solver):
         found = solve(lambda t, y, k: -k * y + jnp.roll(y, 1) * jnp.cos(t), jnp.ones(100), k, t1=20.0, solver=solver)
         return {"total": jnp.sum(found.y**2), "status": found.status}
@@ -256,6 +260,23 @@ def test_a_contracting_system(project: Project) -> None:
         assert answer.code == 0, answer.err
         assert "inaccurate for contracting systems" in answer.out + answer.err
         assert "Write adjoint: checkpointed." in answer.out + answer.err
+
+
+def test_drag_on_a_ball_at_rest(project: Project) -> None:
+    """jax#3058, #4177: the norm at zero has no derivative. Named where it is met; right with a norm that has one, or in reverse."""
+    project.yaml(solving("ball", "c: 0.1, v0: [0.0, 0.0]", "y: ball.y", "d: {of: y, wrt: c, kind: jacobian}"))
+    norm = "+stages.ball.norm={_partial_: true, _target_: %s}"
+    plain, safe = norm % "jax.numpy.linalg.norm", norm % "ops.safe.norm"
+    cases = {"safe": [safe], "reverse": [plain, "+derivatives.d.mode=reverse"]}
+    for name, overrides in cases.items():
+        ds = project.run(*overrides, store=f"{name}.zarr")
+        np.testing.assert_allclose(float(ds["y"][1]), -7.5032473660, rtol=1e-8)
+        np.testing.assert_allclose(ds["d.c"], [0, 16.6155973614], rtol=1e-7, atol=1e-12)
+    summary = project.summary(plain)
+    assert summary.counts == {"nonfinite": 1}
+    (found,) = summary.nonfinite
+    assert (found.variable, found.of, found.by, found.through) == ("d.c", "y", ("c",), ("ball",))
+    assert "d.c, the derivative of y by c through ball, is not finite in 1 sample" in str(found)
 
 
 @pytest.mark.parametrize("solver", ["tsit5", pytest.param("kvaerno5", marks=pytest.mark.slow)])
