@@ -372,9 +372,8 @@ def plan_command(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.overrides)
     from engine.draft import make_draft
     from engine.plan import make_plan
-    from engine.program import fit
     from engine.reports import describe_plan, plan_as_data
-    from engine.runs import check_store, wait_for
+    from engine.runs import check_store, compiled_program, wait_for
 
     draft = make_draft(config)
     purity = None
@@ -386,7 +385,7 @@ def plan_command(options: argparse.Namespace) -> int:
             return report_impure(purity, options.json)
     plan = make_plan(draft)
     check_store(plan)
-    program = wait_for(lambda: fit(plan))
+    program = compiled_program(plan)
     if options.json:
         print_json(plan_as_data(program.plan, program.cost, purity))
     else:

@@ -90,7 +90,7 @@ class Advice:
 LEAKED = Advice(
     "depend on its arguments only",
     "it uses a leaked value: a global, a cache (lru_cache) or an attribute keeps an array from an earlier trace",
-    "Compute that value inside the stage each time, or take it from another stage; store nothing outside.",
+    "Compute that value inside the stage each time, or take it from another stage. A table that is to be kept is made with np, not jnp.",
 )
 
 

@@ -25,13 +25,14 @@ from engine.derivatives import (
 )
 from engine.designs import Design, design
 from engine.errors import PlanError
-from engine.lowering import abstract_key, evaluate, find_leak, status_of
+from engine.lowering import abstract_key, evaluate, status_of
 from engine.outputs import Leaf
 from engine.parameters import as_parameter, has_nodes, read_parameters
 from engine.pipeline import Pipeline, build_pipeline, check_parameters_used
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
 from engine.stack import Stack, read_stack
+from engine.tracing import find_leak
 
 MOST_SAMPLES = 2**32
 """A sample's index is folded into its PRNG key as one 32-bit word."""
@@ -146,8 +147,8 @@ def make_draft(config: Config) -> Draft:
     adjoint = adjoint_context(config)
     with adjoint("none"):
         jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
-        if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
-            raise leak
+    if leak := find_leak(jaxpr, pipeline, shapes):
+        raise leak[1]
     requests = resolve_derivatives(config, resolved["outputs"], pipeline, shapes)
     labels = (*resolved["outputs"], *derivative_leaves(requests, shapes))
     sweep = dict(zip(points.dims, points.shape, strict=True))

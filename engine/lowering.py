@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine import jaxprs, values
-from engine.diagnosis import StageContext, explain, explain_bad_output, explain_leak, explain_no_return
+from engine import values
+from engine.diagnosis import StageContext, explain, explain_bad_output, explain_no_return
 from engine.errors import PipelineError, StageError, UserError, listed, nearest
 from engine.pipeline import Pipeline, Stage
 from engine.references import Reference
@@ -92,18 +92,6 @@ def unjitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """What is under `@jax.jit`: its cache of traces does not know which adjoint a solve inside is to take."""
     wrapped = getattr(function, "__wrapped__", None)
     return wrapped if callable(wrapped) and hasattr(function, "lower") else function
-
-
-def find_leak(pipeline: Pipeline, shapes: Mapping[str, Any]) -> UserError | None:
-    """The error of the first stage that, traced alone on values of these shapes, takes in a tracer from elsewhere."""
-    for stage in pipeline.stages:
-        roots = {r.root: shapes[r.root] for r in stage.references}
-        traced = jax.make_jaxpr(lambda found, key, stage=stage: run_stage(stage, found, key))(roots, abstract_key())
-        if jaxprs.leaks(traced):
-            arguments = {name: collect(tree, shapes, stage, name) for name, tree in stage.inputs.items()}
-            stack = next(jaxprs.readers_of_leaks(traced), [])
-            return explain_leak(context(stage, arguments), stack)
-    return None
 
 
 def abstract_key() -> Any:

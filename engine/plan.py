@@ -30,6 +30,7 @@ from engine.draft import Draft, adjoint_context, derivative_leaves
 from engine.errors import PlanError
 from engine.lowering import evaluate, status_of
 from engine.store import Layout, Variable
+from engine.tracing import find_leak
 
 WIDEST_CHUNK = 262_144
 WIDEST_LOOP = 2048
@@ -199,6 +200,9 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
     vain = warn_of_zero_derivatives(draft)
     warnings = (*draft.warnings, *vain, *warn_of_many_files(draft, blocks, variables))
     once = trace_hoisted(draft, hoisted)
+    for traced in (jaxpr, once):
+        if leak := find_leak(traced, draft.pipeline, draft.shapes):
+            raise leak[1]
     return Plan(
         draft,
         passes,

@@ -36,7 +36,7 @@ from engine.hidden_state import Kept, find_line, matching_line
 from engine.lowering import abstract_key, context, evaluate, run_stage, status_of
 from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
-from engine.tracing import Trace, fresh, inputs_of, listening, observe, stage_on
+from engine.tracing import Trace, find_leak, fresh, inputs_of, listening, observe, stage_on
 
 LOOSE = 1e-3
 """Relative difference between a compiled and an op-by-op evaluation that is let pass: XLA reorders arithmetic."""
@@ -100,12 +100,28 @@ def check_purity(draft: Draft) -> Purity:
     with adjoint_context(draft.config)("none"), listening([]):
         verdicts = {stage.name: examine(stage, draft.shapes) for stage in draft.pipeline.stages}
         if all(v.pure for v in verdicts.values()):
-            for name, problem in (*whole_programs(draft), *evaluations(draft, points)):
+            for name, problem in (*whole_programs(draft, draft.jaxpr), *evaluations(draft, points)):
                 verdicts[name].problems.append(problem)
             jax.effects_barrier()
     return Purity(
         tuple(verdicts.values()), tuple(points), tuple(rebuilt_otherwise(draft.config, draft.pipeline.parameters))
     )
+
+
+def check_traces(draft: Draft) -> None:
+    """Trace the pipeline once more and compare: what depends on a clock, on NumPy's random numbers, or on how often it was called is found.
+
+    A plan is a snapshot, run as it was traced: what changed since is no fault, if it changes no further.
+
+    Raises:
+        StageError: each trace is another program, or one takes in a value of another.
+    """
+    with adjoint_context(draft.config)("none"), listening([]):
+        again = trace_again(draft)
+        if jaxprs.leaks(again) or digest(again) != digest(draft.jaxpr):
+            alone = [problem for stage in draft.pipeline.stages for problem in examine(stage, draft.shapes).problems]
+            if found := alone or [problem for _, problem in whole_programs(draft, again)]:
+                raise StageError(found)
 
 
 # --- Tracing ---
@@ -193,19 +209,15 @@ def notes(trace: Trace) -> Iterator[str]:
             yield words + (f" ({short_path(line.file)}:{line.number})" if line else "")
 
 
-def whole_programs(draft: Draft) -> Iterator[tuple[str, str]]:
-    """The program of all stages, traced twice more: each stage may be the same alone, and not after another."""
-
-    def forward(parameters: dict[str, Any], key: Any) -> Any:
-        found = evaluate(draft.pipeline, parameters, key)
-        leaves = transforms.outputs_of(found, (*draft.outputs, *draft.coords))
-        return leaves, status_of(found, draft.pipeline.names)
-
-    given = {name: draft.shapes[name] for name in draft.nominal}
-    programs = [draft.jaxpr]
+def whole_programs(draft: Draft, before: Any) -> Iterator[tuple[str, str]]:
+    """The program of all stages, traced twice more and compared, with one of before too: each stage may be the same alone, and not
+    after another."""
+    programs = [before]
     for _ in range(2):
-        with fresh():
-            programs.append(jax.make_jaxpr(lambda *arguments: forward(*arguments))(given, abstract_key()))
+        programs.append(trace_again(draft))
+        if leak := find_leak(programs[-1], draft.pipeline, draft.shapes):
+            yield leak[0], leak[1].problems[0]
+            return
     for one, other in pairwise(programs):
         if digest(one) != digest(other):
             eqn = jaxprs.first_difference(one, other)
@@ -214,6 +226,19 @@ def whole_programs(draft: Draft) -> Iterator[tuple[str, str]]:
             line = line_of(stack) or definition(stage.function)
             yield stage.name, problem(about(stage, draft.shapes), varying(line), line).problems[0]
             return
+
+
+def trace_again(draft: Draft) -> Any:
+    """The program of a draft, traced as it was, afresh."""
+
+    def forward(parameters: dict[str, Any], key: Any) -> Any:
+        found = evaluate(draft.pipeline, parameters, key)
+        leaves = transforms.outputs_of(found, (*draft.outputs, *draft.coords))
+        return leaves, status_of(found, draft.pipeline.names)
+
+    given = {name: draft.shapes[name] for name in draft.nominal}
+    with fresh():
+        return jax.make_jaxpr(forward)(given, abstract_key())
 
 
 # --- What to say ---

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from engine.origins import Trouble
 from engine.plan import Plan, attributes_of, make_layout, make_plan
 from engine.status import STATUS
 from engine.store import Store, check_layout, create, open_existing
+
+if TYPE_CHECKING:
+    from engine.program import Program
 
 LOG = logging.getLogger("engine")
 CALLBACKS = logging.getLogger("jax._src.callback")
@@ -154,11 +157,10 @@ def compute(
     With `again`, every failed sample is among them.
     """
     from engine.execute import Runner, execute
-    from engine.program import fit
 
     with runtime.counted() as compiled:
         start = time.perf_counter()
-        program = wait_for(lambda: fit(plan, fixed_width=store is not None))
+        program = compiled_program(plan, fixed_width=store is not None)
         wait_for(program.prepare)
         plan = program.plan
         prepared = time.perf_counter() - start
@@ -196,6 +198,23 @@ def compute(
     summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
     summary.origins = runner.origins
     return summary
+
+
+def compiled_program(plan: Plan, fixed_width: bool = False) -> Program:
+    """Compile a plan, and trace its stages once more meanwhile.
+
+    Raises:
+        StageError: the second trace is another program.
+    """
+    from engine.program import fit
+    from engine.purity import check_traces
+
+    pool = ThreadPoolExecutor(1)
+    again = pool.submit(check_traces, plan.draft)
+    pool.shutdown(wait=False)
+    program: Program = wait_for(lambda: fit(plan, fixed_width))
+    again.result()
+    return program
 
 
 def wait_for(function: Any) -> Any:

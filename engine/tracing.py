@@ -19,8 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from engine.diagnosis import is_users, source_range
-from engine.lowering import abstract_key, collect, run_stage, unjitted
+from engine import jaxprs
+from engine.diagnosis import explain_leak, is_users, source_range
+from engine.errors import StageError
+from engine.lowering import abstract_key, collect, context, run_stage, unjitted
 from engine.pipeline import Pipeline, Stage
 
 TRACES = jax.make_user_context()
@@ -50,6 +52,20 @@ def trace_stage(stage: Stage, shapes: Mapping[str, Any]) -> Any:
     """The program of one stage, `(values that it refers to, key) -> value`."""
     roots = {reference.root: shapes[reference.root] for reference in stage.references}
     return jax.make_jaxpr(lambda found, key: run_stage(stage, found, key))(roots, abstract_key())
+
+
+def find_leak(jaxpr: Any, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[str, StageError] | None:
+    """The stage that takes in a tracer of another trace, if a program holds one, and the error to raise."""
+    if not jaxprs.leaks(jaxpr):
+        return None
+    stack = next(jaxprs.readers_of_leaks(jaxpr), [])
+    found = stage_on(stack, pipeline)
+    for stage in pipeline.stages:
+        traced = trace_stage(stage, shapes)
+        if jaxprs.leaks(traced):
+            stack, found = next(jaxprs.readers_of_leaks(traced), []), stage
+            break
+    return found.name, explain_leak(context(found, inputs_of(found, shapes)), stack)
 
 
 def stage_on(stack: Sequence[tuple[str, int]], pipeline: Pipeline) -> Stage:

@@ -7,8 +7,10 @@ import textwrap
 
 import pytest
 
+import engine
 from engine.config import read_config
 from engine.draft import make_draft
+from engine.errors import StageError
 from engine.purity import Purity, Verdict, check_purity
 from tests.project import REPOSITORY, Project
 
@@ -116,7 +118,7 @@ IMPURE = {
     "dict": ("TABLE[len(TABLE)] = 1.0\nreturn x", "TABLE[len", [NOTHING, "the global 'TABLE'"]),
     "attribute": ("stage.n = getattr(stage, 'n', 0) + 1\nreturn x", "stage.n =", [NOTHING, "attribute 'stage.n'"]),
     "default": ("acc.append(1)\nreturn x * len(acc)", "acc.append", [NOTHING, "default argument 'acc'", "`acc=None`"]),
-    "default, traced": ("acc.append(x)\nreturn sum(acc)", "return sum", ["leaked value", "store nothing outside"]),
+    "default, traced": ("acc.append(x)\nreturn sum(acc)", "return sum", ["leaked value", "inside the stage"]),
     "cache": ("return x + grid(5).sum()", "return x + grid", ["depend on its arguments only", "leaked", "lru_cache"]),
     "input": (
         "first['a'] = 2 * x\nreturn first['a']",
@@ -253,6 +255,90 @@ def test_a_global_that_changed_since_the_plan(project: Project) -> None:
     (message,) = check_purity(draft).problems
     assert "`stages.stage` must give the same program" in message
     assert "gained.py:5: return x * GAIN" in message
+
+
+@pytest.mark.parametrize("case", ["numpy", "time", "counter", "object", "cache", "default, traced"])
+def test_no_run_begins_with_a_stage_whose_traces_differ(project: Project, case: str) -> None:
+    """Without being asked, as far as tracing shows it: such numbers are frozen, the same in every sample and others in each run."""
+    body, line, words = IMPURE[case]
+    project.model(MODEL + textwrap.indent(body, "    ") + "\n").yaml(CONFIG)
+    with pytest.raises(StageError) as caught:
+        project.run()
+    assert f": {line}" in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+    assert not (project.folder / "store.zarr").exists()
+
+
+TABLES = """\
+    import functools
+    import jax.numpy as jnp
+    import numpy as np
+
+    KEPT = {}
+
+
+    @functools.lru_cache
+    def cached(n):
+        return jnp.linspace(0.0, 1.0, n)
+
+
+    def kept(n):
+        if n not in KEPT:
+            KEPT[n] = jnp.linspace(0.0, 1.0, n)
+        return KEPT[n]
+
+
+    @functools.lru_cache
+    def constant(n):
+        return np.linspace(0.0, 1.0, n)
+
+
+    def first(x, table):
+        return jnp.sum({"cached": cached, "kept": kept, "constant": constant}[table](4)) * x
+
+
+    def second(first, table):
+        return jnp.sum({"cached": cached, "kept": kept, "constant": constant}[table](4)) + first
+"""
+
+
+@pytest.mark.parametrize("table", ["cached", "kept", "constant"])
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_table_that_stages_share(project: Project, table: str, command: str) -> None:
+    """One that `jnp` makes while a stage is traced is a value of that trace alone; one of NumPy is a constant."""
+    project.model(TABLES).yaml("""\
+        defaults: [engine, _self_]
+        name: case
+        parameters: {x: 0.5}
+        constants: {table: cached}
+        stages:
+          first: {_target_: model.first, table: "${constants.table}"}
+          second: {_target_: model.second, table: "${constants.table}"}
+        outputs: {y: second}
+        derivatives: {d: {of: y, wrt: x}}
+        sweep: {axes: {x: [0.1, 0.2]}}
+    """)
+    answer = project.cli(command, "case.yaml", f"constants.table={table}")
+    if table == "constant":
+        assert answer.code == 0, answer.err
+        return
+    assert answer.code == 2, answer.err
+    assert "`stages.first` must depend on its arguments only, but it uses a leaked value" in answer.err
+    assert "made with np, not jnp" in answer.err
+
+
+def test_a_plan_is_run_as_it_was_traced(project: Project) -> None:
+    """Also if the module changed since: it is a snapshot."""
+    project.model("GAIN = 2.0\n\n\ndef stage(x):\n    return x * GAIN\n", "amplified").yaml("""\
+        defaults: [engine, _self_]
+        name: case
+        parameters: {x: 0.5}
+        stages: {stage: {_target_: amplified.stage}}
+    """)
+    plan = project.load(f"store.path={project.folder / 'store.zarr'}")
+    sys.modules["amplified"].GAIN = 7.0
+    assert float(engine.run(plan)["stage"]) == 1.0
 
 
 def test_a_callback_that_raises_is_no_matter_of_purity(project: Project) -> None:
