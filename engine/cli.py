@@ -38,6 +38,9 @@ examples:
   python -m engine run conf/oscillator.yaml '+parameters.k=1' '~derivatives'        add one, take one out
   python -m engine run conf/oscillator.yaml 'sweep.axes.zeta={geomspace: [1e-3, 0.5, 8]}'
   python -m engine run conf/oscillator.yaml -m solver=tsit5,dopri8 seed=0,1         four runs, a store each
+  python -m engine run conf/oscillator.yaml execution.jit=false sweep.axes.omega=[2.0]      op by op, for a debugger
+  python -m engine run conf/oscillator.yaml execution.debug_nans=true      say where the first failed sample went wrong
+  python -m engine run conf/oscillator.yaml execution.profile=trace        and write a trace of JAX's profiler
 
 An override's value is YAML-like: text with spaces or = needs quotes inside the shell's, 'name="a = b"'; a list is [1,2].
 """,
@@ -56,14 +59,14 @@ exit codes: 0 every derivative agrees; 3 one differs, is disconnected, or cannot
 """,
     "show": """\
 examples:
-  python -m engine show results/oscillator-15a3cfb6f568.zarr
+  python -m engine show results/oscillator-<fingerprint>.zarr
 
 in Python: xarray.open_zarr(path), or engine.open_store(path)
 """,
     "repro": """\
 examples:
-  python -m engine repro results/oscillator-15a3cfb6f568.zarr --sample 5
-  python -m engine repro results/oscillator-15a3cfb6f568.zarr --sample 5 --config conf/mended.yaml    with another config
+  python -m engine repro results/oscillator-<fingerprint>.zarr --sample 5
+  python -m engine repro results/oscillator-<fingerprint>.zarr --sample 5 --config conf/mended.yaml    with another config
 
 Samples count from 0 through the sweep's dimensions, the last one fastest. This command imports the modules that the store's
 config names; it says which, and from where, before it does. Nothing is written.
@@ -71,7 +74,7 @@ config names; it says which, and from where, before it does. Nothing is written.
     "list": """\
 examples:
   python -m engine list
-  python -m engine list solvers
+  python -m engine list transforms
 """,
     "doctor": """\
 examples:
@@ -452,7 +455,7 @@ def repro_command(options: argparse.Namespace) -> int:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    """What there is to choose from: stages of the worked pipelines, solvers, optimizers, sweep designs."""
+    """What there is to choose from: stages of the worked pipelines, solvers, sweep designs, kinds of derivatives, transforms."""
     from engine.catalog import KINDS, catalog, describe_catalog
 
     if options.what is not None and options.what not in KINDS:

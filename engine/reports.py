@@ -47,7 +47,12 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
         "fingerprint": draft.fingerprint,
         "store": draft.store_path,
         "stages": [
-            {"name": s.name, "target": s.target, "inputs": {k: describe_input(v) for k, v in s.inputs.items()}}
+            {
+                "name": s.name,
+                "target": s.target,
+                "inputs": {k: describe_input(v) for k, v in s.inputs.items()},
+                "derivatives": describe_rule(s.function),
+            }
             for s in draft.pipeline.stages
         ],
         "transforms": plan.formula,
@@ -78,6 +83,12 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
         "warnings": list(plan.warnings),
         "purity": None if purity is None else purity_as_data(purity),
     }
+
+
+def describe_rule(function: Any) -> str | None:
+    """How a function outside JAX gets its derivatives; None where JAX differentiates it itself."""
+    rule = getattr(function, "derivatives", None)
+    return None if rule is None else str(rule)
 
 
 def purity_as_data(purity: Purity) -> dict[str, Any]:
@@ -144,7 +155,7 @@ def graph_lines(plan: Plan) -> list[str]:
         once = "  (once for all samples)" if stage.name in plan.hoisted else ""
         lines.append(f"  {stage.name:{width}}  {short(in_words(plan.draft.shapes[stage.name]), 80)}{once}")
         lines.append(f"  {'':{width}}  = {stage.target}({short(', '.join(inputs), 90)})")
-        if (rule := getattr(stage.function, "derivatives", None)) is not None:  # JAX does not differentiate it itself
+        if (rule := describe_rule(stage.function)) is not None:
             lines.append(f"  {'':{width}}  derivatives {rule}")
     return lines
 

@@ -338,6 +338,9 @@ def test_plan_says_where_derivatives_come_from(channel: Project) -> None:
     assert "derivatives by finite differences (central, step 6.1e-06 of the argument)" in answer.out
     assert "derivatives by finite differences (central, fourth order, step 7.4e-04 of the argument)" in answer.out
     assert "derivatives declared (jacobian scaled_slope)" in answer.out
+    rules = [stage["derivatives"] for stage in channel.cli("plan", "case.yaml", "--json").json["stages"]]
+    assert "declared (jacobian scaled_slope)" in rules
+    assert any(rule and rule.startswith("by finite differences (central, step") for rule in rules)
 
 
 def test_check_grad_believes_a_right_jacobian_and_finds_a_wrong_one(channel: Project) -> None:
