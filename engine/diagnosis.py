@@ -102,6 +102,14 @@ CAPTURED_KEY = Advice(
 )
 
 
+UNBATCHED = Advice(
+    "say how Python is called for many samples",
+    "this call has no `vmap_method`, without which vmap refuses it",
+    'Write `vmap_method="sequential"` there, for a call for each sample, or make the function by ops.external.callback.',
+    show_arguments=False,
+)
+
+
 @dataclass(frozen=True)
 class Problem:
     """An exception with what surrounds it, as the rules below look at it."""
@@ -207,6 +215,25 @@ def explain_captured_key(stage: StageContext, stack: Iterable[tuple[str, int]]) 
     return compose(stage, CAPTURED_KEY, line_of(stack) or definition(stage.function), ())
 
 
+def explain_setting(stage: StageContext, name: str, value: object, before: object, remedy: str) -> StageError:
+    """The message for a stage that changes a setting of JAX.
+
+    Args:
+        stage: the stage.
+        name: the setting.
+        value: what the stage makes of it.
+        before: what it was.
+        remedy: how to set it for the whole run.
+    """
+    advice = Advice(
+        "leave JAX's settings as they are",
+        f"it changes {name} from {before} to {value}, for all that is computed after it",
+        remedy,
+        show_arguments=False,
+    )
+    return compose(stage, advice, line_with(stage.function, name) or definition(stage.function), ())
+
+
 def explain_import(key: str, target: str, error: BaseException) -> PipelineError:
     """The message for a function that cannot be imported.
 
@@ -299,6 +326,13 @@ def definition(function: Callable[..., Any]) -> Line | None:
     starts = (n for n in numbers if re.match(r"\s*(async def|def|class)\b", linecache.getline(file, n)))
     number = next(starts, first)
     return Line(file, number, linecache.getline(file, number).strip(), getattr(function, "__name__", ""))
+
+
+def line_with(function: Callable[..., Any], text: str) -> Line | None:
+    """The first line of a function that holds a text."""
+    file, first, last = source_range(function) or ("", 1, 0)
+    found = (n for n in range(first, last + 1) if text in linecache.getline(file, n))
+    return next((Line(file, n, linecache.getline(file, n).strip()) for n in found), None)
 
 
 def source_range(function: Callable[..., Any]) -> tuple[str, int, int] | None:
@@ -399,6 +433,11 @@ def leaked(problem: Problem) -> Advice | None:
     if not problem.is_a("UnexpectedTracerError"):
         return None
     return LEAKED
+
+
+def unbatched(problem: Problem) -> Advice | None:
+    """`jax.pure_callback(f, shape, x)` under vmap."""
+    return UNBATCHED if problem.is_a("NotImplementedError") and "vmap_method" in problem.text else None
 
 
 def boolean_mask(problem: Problem) -> Advice | None:
@@ -665,6 +704,7 @@ def names_in(words: str) -> list[str]:
 RULES: tuple[Callable[[Problem], Advice | None], ...] = (
     in_place,
     leaked,
+    unbatched,
     boolean_mask,
     data_dependent_size,
     numpy_on_tracer,

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
-from engine import fingerprint, jaxprs, outputs, runtime, transforms, values
+from engine import fingerprint, jax_settings, jaxprs, outputs, runtime, transforms, values
 from engine.bounds import out_of_range
 from engine.config import Config, build
 from engine.derivatives import (
@@ -62,6 +62,9 @@ class Draft:
     stack: Stack
     """The transforms around it."""
 
+    jax_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Those of JAX's settings that change numbers and are not its defaults."""
+
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -90,6 +93,7 @@ class Draft:
         if customs:  # the other transforms leave the numbers as they are
             groups = (self.stack.of_values, self.stack.of_sample)
             parts["transforms"] = repr([[custom.settings for custom in group] for group in groups])
+        parts |= {name: repr(value) for name, value in self.jax_settings.items()}
         return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
 
     @cached_property
@@ -112,8 +116,9 @@ def make_draft(config: Config) -> Draft:
     """
     settings = config.settings
     refuse_what_this_version_lacks(config)
+    debugging: list[str] = []
     if has_nodes(settings.parameters):
-        runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
+        debugging += runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
     parameters = read_parameters(config)
     points = design(settings.sweep.model_dump(), parameters.nominal, seed=settings.seed, folder=config.folder)
     if points.samples > MOST_SAMPLES:
@@ -121,11 +126,12 @@ def make_draft(config: Config) -> Draft:
             f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
         )
     check_ranges(settings.ranges, parameters.nominal, settings.sweep.axes, points)
-    runtime.configure(settings)
+    debugging += runtime.configure(settings)
     pipeline = build_pipeline(config, parameters)
-    runtime.configure(settings)  # again: a user's module may have set precision on import
     check_parameters_used(pipeline, config)
     stack = read_stack(config, pipeline, points.dims)
+    adjoint = adjoint_context(config)
+    debugging += runtime.configure(settings)  # again: a user's module may have set precision on import
     asked = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
     wrt = {one for name in asked for one in parameters.continuous(name)}
     nominal = {
@@ -143,7 +149,6 @@ def make_draft(config: Config) -> Draft:
             found, pipeline.names
         )
 
-    adjoint = adjoint_context(config)
     with adjoint("none"):
         jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
         if jaxprs.leaks(jaxpr) and (leak := find_leak(pipeline, shapes)):
@@ -158,7 +163,7 @@ def make_draft(config: Config) -> Draft:
     if problems:
         raise PlanError(problems)
     repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
-    found = (*warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
+    found = (*warn_of_debugging(debugging), *warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
     return Draft(
         config,
         pipeline,
@@ -170,6 +175,7 @@ def make_draft(config: Config) -> Draft:
         requests,
         jaxpr,
         stack,
+        jax_settings.unusual(),
         found,
     )
 
@@ -207,6 +213,16 @@ def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[An
             "Leave it out, and write `solver: {adjoint: ...}` to choose the adjoint of a solver."
         )
     return built  # type: ignore[no-any-return]
+
+
+def warn_of_debugging(names: Collection[str]) -> list[str]:
+    """What JAX does at the first number that is not finite would end a run; the engine marks the sample."""
+    if not names:
+        return []
+    return [
+        f"`execution.debug_nans` must be what looks for numbers that are not finite, but {' and '.join(dict.fromkeys(names))} "
+        "was on, by which JAX ends a run at the first. It is switched off; write execution.debug_nans=true."
+    ]
 
 
 def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import runtime
+from engine import jax_settings, runtime
 from engine.config import Config, encode
 from engine.draft import Draft, derivative_leaves, make_draft
 from engine.errors import PlanError, StoreError, listed
@@ -116,6 +116,21 @@ def carry_out(
     if isinstance(source, Plan):
         runtime.configure(source.config.settings)  # another plan may have set another precision since
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
+    with jax_settings.holding(draft.jax_settings):
+        return answer(source, draft, began, fresh, retry_failed, observers, stop, say)
+
+
+def answer(
+    source: Config | Plan,
+    draft: Draft,
+    began: float,
+    fresh: bool,
+    retry_failed: bool,
+    observers: Sequence[Any],
+    stop: threading.Event,
+    say: Any,
+) -> Summary:
+    """Find what a draft's store has, and compute what it lacks."""
     replace = fresh or draft.config.settings.store.overwrite
     store = None if replace else find_store(draft)
     numbers = None
@@ -257,8 +272,9 @@ def differences(draft: Draft, store: Store) -> str:
         shown.append(f"and {len(keys) - 5} more")
     parts = store.attributes.get("parts", {})
     if not shown:
-        changed = [name for name, value in draft.parts.items() if parts.get(name) != value]
-        shown = ["the code of the stages" if name == "program" else f"the {name}" for name in changed]
+        changed = [name for name in {**draft.parts, **parts} if parts.get(name) != draft.parts.get(name)]
+        words = {"program": "the code of the stages"} | {name: f"JAX's setting {name}" for name in jax_settings.NUMERIC}
+        shown = [words.get(name, f"the {name}") for name in changed]
     return "; ".join(shown)
 
 

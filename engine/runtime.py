@@ -29,8 +29,11 @@ SET_HERE: set[str] = set()
 """Variables of the environment that this process has set by itself."""
 
 
-def configure(settings: Settings) -> None:
+def configure(settings: Settings) -> list[str]:
     """Set precision, device and compile cache for this process.
+
+    Returns:
+        The settings by which JAX itself would end the run at the first number that is not finite; they are switched off.
 
     Raises:
         PlanError: JAX already runs on another platform, or the device asked for is not there.
@@ -41,12 +44,16 @@ def configure(settings: Settings) -> None:
     set_preallocation(settings.execution.preallocate)
     import jax
 
+    from engine import jax_settings
+
     jax.config.update("jax_enable_x64", wide)
     jax.config.update("jax_disable_jit", False)  # execution.jit says it
+    debugging = jax_settings.stop_debugging()
     set_compile_cache(settings.execution.compile_cache)
     device = find_device(settings.execution.device)
     jax.config.update("jax_default_device", device)
     listen()
+    return debugging
 
 
 def set_preallocation(part: bool | float) -> None:

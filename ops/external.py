@@ -80,6 +80,9 @@ def callback(
     if function is None:
         settings = {k: v for k, v in locals().items() if k != "function"}
         return functools.partial(callback, **settings)
+    for key, value in (("vectorized", vectorized), ("lock", lock)):
+        if not isinstance(value, bool) and (key, value) != ("lock", None):
+            raise ValueError(f"`{key}` must be true or false, but is {value!r}. Leave it out for the default.")
     signature = signature_of(function)
     inner = innermost(function)
     name = getattr(inner, "__name__", type(inner).__name__)

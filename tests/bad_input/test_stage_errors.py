@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from engine.diagnosis import StageContext, explain, explain_bad_output, explain_import, explain_no_return
@@ -238,6 +239,31 @@ def test_import_error_names_the_cause(project: Project, case: str) -> None:
     message = import_message(project, target, source)
     for word in words:
         assert word in message, message
+
+
+SET = {
+    "jax_enable_x64": ("False", "`precision`"),
+    "jax_debug_nans": ("True", "`execution.debug_nans`"),
+    "jax_disable_jit": ("True", "`execution.jit`"),
+    "jax_threefry_partitionable": ("False", "where the module is imported"),
+}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_stage_that_changes_a_setting_of_jax(project: Project, name: str) -> None:
+    """Else the stages after it would be computed with it; it is put back."""
+    value, remedy = SET[name]
+    before = getattr(jax.config, name)
+    body = f'def motion(x, state, c):\n    jax.config.update("{name}", {value})\n    return x\n'
+    project.model(MODEL + body).yaml(CONFIG)
+    with pytest.raises(StageError) as caught:
+        project.load()
+    message = str(caught.value)
+    check_screen(message)
+    assert message.startswith("`stages.motion` must leave JAX's settings as they are")
+    assert f"model.py:{FIRST + 1}: jax.config.update" in message
+    assert remedy in message
+    assert getattr(jax.config, name) == before
 
 
 class Hostile(Exception):

@@ -227,3 +227,12 @@ def test_no_space_left(lookup: Project, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Path, "replace", replace)
     resumed = lookup.summary()
     assert (resumed.skipped, resumed.pending) == (stored, 0)
+
+
+def test_what_a_module_switches_on_does_not_end_the_run(project: Project) -> None:
+    """JAX's own search for NaN raises at the first; the engine marks the sample, and says that it has switched that off."""
+    model = 'import jax\njax.config.update("jax_debug_nans", True)\njax.config.update("jax_debug_infs", True)\n'
+    project.model(model + "def stage(k): return {'x': jax.numpy.log(k), 'y': 1 / k}\n")
+    summary = project.yaml(CONFIG).summary("sweep.axes.k=[-1.0,0.0,1.0]")
+    assert summary.counts == {"nonfinite": 2, "ok": 1}
+    assert any("execution.debug_nans=true" in w and "jax_debug_infs" in w for w in summary.warnings)
