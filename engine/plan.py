@@ -182,6 +182,7 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
         PlanError: a derivative cannot go through, or a coordinate depends on the sweep.
     """
     settings = draft.config.settings
+    runtime.check_profile(settings.execution.profile)
     sample, jaxpr, labels = differentiated(draft)
     passes, hoisted = sample.passes, tuple(name for name in draft.pipeline.names if name in sample.hoisted)
     moved = moved_inputs(jaxpr, draft)

@@ -40,6 +40,8 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[str, Any]:
     """A plan as plain data, with XLA's account of a compiled chunk, and what a check of its stages found, if there was one."""
+    from engine.derivatives import adjoint_in_effect
+
     draft = plan.draft
     return {
         "status": "planned",
@@ -55,7 +57,7 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
             {
                 "stack": str(one),
                 "mode": one.mode_in_words,
-                "adjoint": one.adjoint,
+                "adjoint": adjoint_in_effect(one, draft.pipeline).strip("'"),
                 "why": one.reason,
             }
             for one in plan.passes
@@ -157,7 +159,12 @@ def short(value: object, limit: int = 48) -> str:
 
 def reasons(plan: Plan) -> list[str]:
     """Why each mode of differentiation was chosen, and the adjoint that goes with it."""
-    return [f"  {one.mode_in_words} mode, adjoint {one.adjoint!r}: {one.reason}" for one in plan.passes]
+    from engine.derivatives import adjoint_in_effect
+
+    pipeline = plan.draft.pipeline
+    return [
+        f"  {one.mode_in_words} mode, adjoint {adjoint_in_effect(one, pipeline)}: {one.reason}" for one in plan.passes
+    ]
 
 
 def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:

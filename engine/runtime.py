@@ -210,6 +210,23 @@ def listen() -> None:
     jax.monitoring.register_event_listener(on_event)
 
 
+def check_profile(folder: str | None) -> None:
+    """Refuse a folder for a profile that could not be made; nothing is made.
+
+    Raises:
+        PlanError: it is there and is no folder, or the folder around it cannot be written.
+    """
+    if folder is None:
+        return
+    where = Path(folder).expanduser().absolute()
+    there = next(path for path in (where, *where.parents) if path.exists())
+    why = "Not a directory" if not there.is_dir() else "" if os.access(there, os.W_OK) else "Permission denied"
+    if why:
+        raise PlanError(
+            f"`execution.profile` must be a folder that can be written, but {folder!r} is not: {why} ({there}). Name another."
+        )
+
+
 @contextmanager
 def profiled(folder: str | None) -> Iterator[None]:
     """Write a trace of JAX's profiler into a folder while the block runs; for None, do nothing.

@@ -58,7 +58,11 @@ OUTSIDE = {
     ),
     "arange": ("{n: [0, 3]}", "{axes: {n: {arange: [0, 5, 1]}}}", ["`sweep.axes.n.arange`", "holds 4 at position 4"]),
     "arrays": ("{y0: [0, 1]}", "{axes: {y0: [[1, 0], [0, 2]]}}", ["`sweep.axes.y0[1][1]`", "is 2"]),
-    "zip": ("{n: [0, 2]}", "{design: zip, axes: {n: [0, 3], k: [1, 2]}}", ["`sweep.axes.n[1]`", "is 3"]),
+    "zip": (
+        "{n: [0, 2]}",
+        "{design: zip, axes: {n: [0, 3], k: [1, 2]}}",
+        ["`sweep.axes.n[1]`", "is 3", "Change the value, or"],
+    ),
     "choice": (
         "{n: [0, 2]}",
         "{design: random, samples: 50, axes: {n: {choice: [0, 7]}}}",
@@ -67,7 +71,7 @@ OUTSIDE = {
     "sobol": (
         "{k: [0, 1]}",
         "{design: sobol, samples: 16, axes: {k: {uniform: [0, 2]}}}",
-        ["`sweep.axes.k.uniform`", "draws 1."],
+        ["`sweep.axes.k.uniform`", "draws 1.", "Narrow the distribution, or widen the range."],
     ),
     "drawn arrays": (
         "{y0: [0, 1]}",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine import runtime
+from engine.errors import PlanError
 from engine.plan import resized
 from engine.program import fit
 from engine.schema import Execution
@@ -97,9 +98,9 @@ def test_a_profile_is_written(wide: Project) -> None:
     assert any(p.name.endswith(".xplane.pb") for p in found)
     taken = wide.folder / "file"
     taken.write_text("")
-    done = wide.cli("run", "case.yaml", "sweep.samples=11", "execution.profile=file", "--json")
-    assert done.code == 2
-    assert "`execution.profile` must be a folder that can be written" in done.err
+    for path in ("file", "file/below"):
+        with pytest.raises(PlanError, match=r"`execution\.profile` must be a folder that can be written"):
+            wide.load("sweep.samples=11", f"execution.profile={wide.folder / path}")
 
 
 def test_the_plan_tells_memory_and_work(wide: Project) -> None:
