@@ -824,9 +824,7 @@ def as_float(value: int) -> str:
 
 def key(name: str, points: Design) -> str:
     """Where the config gives a parameter's values."""
-    if name not in points.columns:
-        return f"`parameters.{name}`"
-    return f"`sweep.table` column {name!r}" if points.kind == "table" else f"`sweep.axes.{name}`"
+    return points.source(name) if name in points.columns else f"`parameters.{name}`"
 
 
 def joined(words: Iterable[str]) -> str:

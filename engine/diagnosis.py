@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,6 +61,9 @@ class StageContext:
     function: Callable[..., Any]
     arguments: Mapping[str, str]
     """Argument -> a short description: "omega: float64[]", "constant 20.0", "the PRNG key"."""
+
+    widened: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are floats though the config writes integers, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +262,14 @@ def compose(stage: StageContext, advice: Advice, line: Line | None, on_line: tup
     head = f"`stages.{stage.name}` must {advice.must}, but {advice.but.rstrip('.')}."
     place = f"  {line}" if line else f"  _target_: {stage.target}"
     more = [f"  and {len(shown) - MAX_ARGUMENTS} more"] if len(shown) > MAX_ARGUMENTS else []
-    where = [describe(name, stage.arguments[name]) for name in shown[:MAX_ARGUMENTS]]
+    where = [describe(name, stage.arguments[name], stage.widened.get(name)) for name in shown[:MAX_ARGUMENTS]]
     return StageError("\n".join([head, place, *where, *more, advice.remedy]))
 
 
-def describe(name: str, words: str) -> str:
+def describe(name: str, words: str, widened: str | None = None) -> str:
     """One argument: `  where x is motion.x: float64[201]`."""
-    return clip(f"  where {words}" if words.startswith(f"{name}: ") else f"  where {name} is {words}")
+    why = f", written as an integer: {widened}" if widened else ""
+    return clip((f"  where {words}" if words.startswith(f"{name}: ") else f"  where {name} is {words}") + why)
 
 
 def clip(text: str, width: int = WIDTH) -> str:
@@ -504,6 +508,21 @@ def python_integer(problem: Problem) -> Advice | None:
     return Advice("not need the value of an array in Python", f"{what}, and is given a traced value", remedy)
 
 
+def float_index(problem: Problem) -> Advice | None:
+    """`table[n]` with a float."""
+    if not re.search(r"must have integer|must be integers|integer or boolean type|integer type", problem.text):
+        return None
+    if not problem.is_a("TypeError", "IndexError") or user_raised(problem):
+        return None
+    widened = problem.stage.widened
+    for name in (a for a in problem.on_line or widened if a in widened):
+        there = "Take it out there" if ".wrt`" in widened[name] else "Write integers there"
+        but = f"{name!r} is a float, though written as an integer: {widened[name]}"
+        return Advice("index by integers", but, f"{there}, or convert it on this line: `{name}.astype(int)`.")
+    remedy = "A parameter is an integer if it is written without a point (`n: 3`); else convert it: `n.astype(int)`."
+    return Advice("index by integers", "the index on this line is a float", remedy)
+
+
 def python_bool(problem: Problem) -> Advice | None:
     """`if x > 0`, `while`, `max(x, y)`, `0 < x < 1`, `x > 0 and y > 0`."""
     if not problem.is_a("TracerBoolConversionError"):
@@ -709,6 +728,7 @@ RULES: tuple[Callable[[Problem], Advice | None], ...] = (
     data_dependent_size,
     numpy_on_tracer,
     python_integer,
+    float_index,
     python_bool,
     python_number,
     carry,

@@ -27,8 +27,8 @@ from engine.designs import Design, design
 from engine.errors import PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf
-from engine.parameters import as_parameter, has_nodes, read_parameters
-from engine.pipeline import Pipeline, build_pipeline, check_parameters_used
+from engine.parameters import as_parameter, has_nodes, read_parameters, widened
+from engine.pipeline import Pipeline, build_pipeline, check_parameters_used, with_reasons
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
 from engine.stack import Stack, read_stack
@@ -132,11 +132,13 @@ def make_draft(config: Config) -> Draft:
     stack = read_stack(config, pipeline, points.dims)
     adjoint = adjoint_context(config)
     debugging += runtime.configure(settings)  # again: a user's module may have set precision on import
-    asked = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
-    wrt = {one for name in asked for one in parameters.continuous(name)}
+    asked = [(name, key) for key, derivative in settings.derivatives.items() for name in derivative.wrt]
+    wrt = {one: key for name, key in asked for one in parameters.continuous(name)}
     nominal = {
-        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in parameters.nominal.items()
+        name: as_parameter(name, value, points, set(wrt), settings.precision)
+        for name, value in parameters.nominal.items()
     }
+    pipeline = with_reasons(pipeline, widened(parameters.nominal, nominal, points, wrt))
     shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
     resolved: dict[str, Any] = {}
 

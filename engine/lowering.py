@@ -205,7 +205,7 @@ def context(stage: Stage, arguments: Mapping[str, Any]) -> StageContext:
             described[name] = values.in_words(value)
     for name, value in stage.constants.items():
         described[name] = f"constant {values.in_words(value) if values.is_array(value) else shorten(value)}"
-    return StageContext(stage.name, stage.target, stage.function, described)
+    return StageContext(stage.name, stage.target, stage.function, described, stage.widened)
 
 
 def shorten(value: Any) -> str:

@@ -137,7 +137,7 @@ DECLARED = {
     "shape": ("{y0: [0, [1, 2, 3]]}", ["`ranges.y0.1`", "the shape (2,)", "(3,)"]),
     "scalar": ("{k: [0, [1, 2]]}", ["`ranges.k.1`", "a number", "(2,)"]),
     "ragged": ("{y0: [0, [[1], 2]]}", ["`ranges.y0.1`"]),
-    "no mapping": ("5", ["`ranges`", "a mapping from parameter to [low, high]"]),
+    "no mapping": ("5", ["`ranges` must be a mapping, but is 5", "{parameter: [low, high]}"]),
 }
 
 

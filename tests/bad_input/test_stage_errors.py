@@ -266,6 +266,36 @@ def test_a_stage_that_changes_a_setting_of_jax(project: Project, name: str) -> N
     assert getattr(jax.config, name) == before
 
 
+FLOATS = {
+    "a column": (
+        ["sweep={design: table, table: points.csv}"],
+        "`sweep.table` column 'n' holds floats",
+        "Write integers",
+    ),
+    "an axis": (["sweep.axes={n: {linspace: [0, 2, 3]}}"], "`sweep.axes.n` holds floats", "Write integers there"),
+    "a derivative": (["+derivatives.d={of: y, wrt: n}"], "`derivatives.d.wrt` names it", "Take it out there"),
+}
+
+
+@pytest.mark.parametrize("case", FLOATS)
+def test_an_index_that_something_makes_a_float(project: Project, case: str) -> None:
+    """The message says what makes it one, though the config writes an integer."""
+    overrides, why, remedy = FLOATS[case]
+    (project.folder / "points.csv").write_text("n\n0\n1.5\n")
+    project.model("import jax.numpy as jnp\ndef look(n): return jnp.arange(3.0)[n]\n").yaml(
+        "{defaults: [engine, _self_], name: a, parameters: {n: 1}, stages: {look: {_target_: model.look}}, outputs: {y: look}}"
+    )
+    project.load()
+    with pytest.raises(StageError) as caught:
+        project.load(*overrides)
+    message = str(caught.value)
+    check_screen(message)
+    assert f"must index by integers, but 'n' is a float, though written as an integer: {why}" in message
+    assert remedy in message
+    with pytest.raises(StageError, match="the index on this line is a float"):
+        project.load("parameters.n=1.0")
+
+
 class Hostile(Exception):
     """Refuses every question."""
 
