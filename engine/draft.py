@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from engine import fingerprint, jax_settings, jaxprs, outputs, runtime, transforms, values
@@ -24,6 +25,7 @@ from engine.derivatives import (
     resolve_derivatives,
 )
 from engine.designs import Design, design
+from engine.diagnosis import line_of
 from engine.errors import PlanError
 from engine.lowering import abstract_key, evaluate, find_leak, status_of
 from engine.outputs import Leaf
@@ -31,6 +33,7 @@ from engine.parameters import as_parameter, has_nodes, read_parameters, widened
 from engine.pipeline import Pipeline, build_pipeline, check_parameters_used, with_reasons
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
+from engine.sites import stage_of
 from engine.stack import Stack, read_stack
 
 MOST_SAMPLES = 2**32
@@ -165,7 +168,12 @@ def make_draft(config: Config) -> Draft:
     if problems:
         raise PlanError(problems)
     repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
-    found = (*warn_of_debugging(debugging), *warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
+    found = (
+        *warn_of_debugging(debugging),
+        *warn_of_narrow_constants(jaxpr, settings.precision),
+        *warn_of_narrow_outputs((*resolved["outputs"], *resolved["coords"]), jaxpr, settings.precision),
+        *repeated,
+    )
     return Draft(
         config,
         pipeline,
@@ -238,6 +246,30 @@ def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
         f"`precision` must be float64 throughout, but the stages hold {len(narrow)} constant(s) in float32, such as "
         f"{np.ravel(np.asarray(narrow[0]))[0]}. Make them inside the stage, or import the module after engine.load has set precision."
     ]
+
+
+def warn_of_narrow_outputs(leaves: Collection[Leaf], jaxpr: Any, precision: str) -> list[str]:
+    """An output that a stage itself has rounded to half of the digits that the config asks for."""
+    if precision != "float64":
+        return []
+    exact = np.finfo(np.float64).eps
+    inexact = (leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, np.inexact))
+    narrow = [leaf for leaf in inexact if jnp.finfo(leaf.dtype).eps > exact]  # type: ignore[no-untyped-call]
+    return [
+        f"`precision` must be float64 throughout, but the output {leaf.name!r} of stage {leaf.reference.root!r} is {leaf.dtype}"
+        f"{where_narrowed(leaf, jaxpr)}. Leave out the dtype there, or write `precision: float32` if it is meant."
+        for leaf in narrow
+    ]
+
+
+def where_narrowed(leaf: Leaf, jaxpr: Any) -> str:
+    """The line of a stage that rounds to a dtype, in brackets; nothing if JAX did not keep it."""
+    for eqn, site in jaxprs.equations(jaxpr):
+        if eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", None) == leaf.dtype:
+            line = line_of(jaxprs.stack_of(site)) if stage_of(eqn, [leaf.reference.root]) else None
+            if line is not None:
+                return f" ({line})"
+    return ""
 
 
 def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:

@@ -64,11 +64,15 @@ class Finite(AbstractRule):
 
     order: int
     typical: Any
+    kinds: tuple[Any, ...] = ()
+    """Dtypes of the result: one in float32 is rounded to that, whatever the argument."""
 
     def relative(self, name: str, dtype: Any) -> Any:
         """The step in units of an argument's size."""
-        given = option(self.step, name)
-        return float(np.finfo(dtype).eps) ** (1 / (self.order + 1)) if given is None else np.asarray(given)
+        if (given := option(self.step, name)) is not None:
+            return np.asarray(given)
+        coarsest = max(float(np.finfo(kind).eps) for kind in (dtype, *self.kinds))
+        return coarsest ** (1 / (self.order + 1))
 
     def slopes(self, site: Site, moved: Sequence[int], arrays: Sequence[Any]) -> list[Any]:
         """By 2 or 4 values for each element."""
