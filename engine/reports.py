@@ -85,7 +85,12 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
 def purity_as_data(purity: Purity) -> dict[str, Any]:
     """What a check of the stages found, as plain data."""
     stages = {v.stage: {"pure": v.pure, "problems": v.problems, "notes": v.notes} for v in purity.verdicts}
-    return {"pure": not purity.problems, "evaluated_at": list(purity.points), "stages": stages}
+    return {
+        "pure": not purity.problems,
+        "evaluated_at": list(purity.points),
+        "raised_at": {words: str(trouble) for words, trouble in purity.raised.items()},
+        "stages": stages,
+    }
 
 
 def nbytes(variable: Any) -> int:
@@ -129,7 +134,8 @@ def purity_lines(purity: Purity) -> list[str]:
     """A line for each stage, with what it does beside; how it was found out."""
     rows = [(v.stage, "pure" if v.pure else "not pure", "; ".join(v.notes)) for v in purity.verdicts]
     where = f", evaluated twice at {', '.join(purity.points)}" if purity.points else ""
-    return ["  " + line for line in [*table(rows), f"(traced twice{where})"]]
+    raised = [f"raised at {words}: {trouble}" for words, trouble in purity.raised.items()]
+    return ["  " + line for line in [*table(rows), f"(traced twice{where})", *raised]]
 
 
 def graph_lines(plan: Plan) -> list[str]:
@@ -241,6 +247,10 @@ def describe_run(summary: Summary) -> str:
     if summary.failures:
         lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
         lines += [f"    {f.sample}: {f.status} at {point(f.parameters)}" for f in summary.failures]
+    if summary.raised and not any(trouble.kind == "raised" for trouble in summary.origins):
+        from engine.origins import describe
+
+        lines += ["  the first that raised:", *(f"    {line}" for line in describe(summary.raised))]
     if summary.failed and summary.log:
         lines.append(f"  {'tracebacks' if summary.counts.get('error') else 'log'}: {summary.log}")
     lines += [f"  {line}" for line in summary.nonfinite]

@@ -247,7 +247,7 @@ def compute(plan: Plan, sample: int) -> tuple[dict[str, np.ndarray[Any, Any]], i
 def origins_of(plan: Plan, sample: int, status: int, error: Exception | None) -> list[Trouble]:
     """Where a sample went wrong."""
     if error is not None:
-        return [raised(plan, error)]
+        return [raised(plan.sample_jaxpr, plan.draft.pipeline.names, error)]
     return hunt(plan, sample, status) if status != STATUS["ok"] else []
 
 

@@ -80,6 +80,9 @@ class Summary:
     nonfinite: list[NonFinite] = field(default_factory=list)
     """The variables that are not finite in samples of that status."""
 
+    raised: list[Trouble] = field(default_factory=list)
+    """What the first sample of this run that raised says; empty if none did."""
+
     origins: list[Trouble] = field(default_factory=list)
     """With `execution.debug_nans`: where the first failed sample went wrong."""
 
@@ -209,7 +212,7 @@ def compute(
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
     summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
-    summary.origins = runner.origins
+    summary.raised, summary.origins = runner.raised, runner.origins
     return summary
 
 
