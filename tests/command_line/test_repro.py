@@ -186,7 +186,7 @@ OUTSIDE = """\
 
     declared = callback(value, jacobian=slope)
     pushed = callback(value, jvp=along)
-    differences = callback(value, step=1.0)
+    differences = callback(value, step=2.0)
 
 
     def plain(k):
@@ -197,7 +197,7 @@ ANSWERING = {
     "pushed": ("d.k", "returned by along (outside.py:14)"),
     "differences": (
         "d.k",
-        "made by finite differences (central, step 1.0e+00 of the argument) from value (outside.py:6)",
+        "made by finite differences (central, step 2.0e+00 of the argument) from value (outside.py:6)",
     ),
     "plain": ("plain", "returned by slope (outside.py:10)"),
 }
@@ -209,10 +209,9 @@ def test_a_number_that_python_returned(project: Project, name: str) -> None:
     """The function is named that returned it: the value's, the Jacobian's, or the tangent's."""
     variable, made = ANSWERING[name]
     derivative = "" if name == "plain" else f", derivatives: {{d: {{of: {name}, wrt: k}}}}"
-    point = 0.5 if name == "differences" else 1.0
     project.model(OUTSIDE, "outside").yaml(
         f"{{defaults: [engine, _self_], name: a, parameters: {{k: 1.0}}, stages: {{{name}: {{_target_: outside.{name}}}}}, "
-        f"sweep: {{axes: {{k: [{point}, 9.0]}}}}{derivative}}}"
+        f"sweep: {{axes: {{k: [1.0, 9.0]}}}}{derivative}}}"
     )
     project.summary()
     (origin,) = reproduce(str(project.folder / "store.zarr"), 0).origins
