@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from engine.axes import Array, shown
-from engine.designs import Design
+from engine.designs import SAMPLED, Design
 from engine.diagnosis import is_users
 from engine.jaxprs import callee, is_literal, opened, parts_of_scan, primitives, written
 from engine.primitives import ELEMENTWISE, RULES, SHAPES, Rule, align, along
@@ -758,7 +758,13 @@ def message(check: Check, samples: Samples, row: int, points: Design) -> str:
         what = f"start a slice of {size} in an array of {length} (0 to {last}, or -{length} to -{size})"
     effect, remedy = consequence(check.step)
     swept = any(name in points.columns for name in names)
-    remove = f"{'Remove' if swept else 'Change'} {'those values' if several else 'that value'}"
+    those = "those values" if several else "that value"
+    drawn = swept and points.kind in SAMPLED
+    remove = (
+        f"Narrow what {'they are' if several else 'it is'} drawn from"
+        if drawn
+        else f"{'Remove' if swept else 'Change'} {those}"
+    )
     return (
         f"{joined(key(name, points) for name in names)} must {'together ' * several}{what}, but {'are' if several else 'is'} "
         f"{joined(map(shown, at.values()))}{gives}: JAX would {effect}{line}. {remove}, or write {remedy}."
@@ -818,9 +824,7 @@ def as_float(value: int) -> str:
 
 def key(name: str, points: Design) -> str:
     """Where the config gives a parameter's values."""
-    if name not in points.columns:
-        return f"`parameters.{name}`"
-    return f"`sweep.table` column {name!r}" if points.kind == "table" else f"`sweep.axes.{name}`"
+    return points.source(name) if name in points.columns else f"`parameters.{name}`"
 
 
 def joined(words: Iterable[str]) -> str:

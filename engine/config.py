@@ -199,19 +199,35 @@ def check_sections(file: Path, root: yaml.MappingNode) -> None:
     problems = []
 
     def visit(key: str, node: yaml.Node) -> None:
-        if isinstance(node, yaml.MappingNode) and key == "sweep":
+        if isinstance(node, yaml.MappingNode):
             for name, child in node.value:
-                if name.value == "axes":
+                if (key, name.value) == ("sweep", "axes"):
                     visit("sweep.axes", child)
-        elif key in MAPPINGS and isinstance(node, yaml.SequenceNode):
-            problems.append(
-                f"`{key}` must be a mapping, but is a list (line {node.start_mark.line + 1}). Write {MAPPINGS[key]}."
-            )
+        elif key in MAPPINGS and not may_stand(key, node):
+            line = node.start_mark.line + 1
+            problems.append(f"`{key}` must be a mapping, but is {kind_of(node)} (line {line}). Write {MAPPINGS[key]}.")
 
     for name, child in root.value:
         visit(str(name.value), child)
     if problems:
         raise ConfigError(problems)
+
+
+def may_stand(key: str, node: yaml.Node) -> bool:
+    """Whether a node that is no mapping may stand for a section: an interpolation, `???`, null for what may be left out, or the
+    name of a method for a solver."""
+    kind = node.tag.rpartition(":")[2]
+    if isinstance(node, yaml.ScalarNode) and ("${" in node.value or node.value == "???"):
+        return True
+    return (kind == "null" and key in ("solver", "adjoint")) or (kind == "str" and key == "solver")
+
+
+def kind_of(node: yaml.Node) -> str:
+    """A node that is no mapping, in words."""
+    if not isinstance(node, yaml.ScalarNode):
+        return "a list"
+    kind = node.tag.rpartition(":")[2]
+    return {"null": "null", "str": f"text {node.value!r}"}.get(kind, str(node.value))
 
 
 def check_defaults(file: Path, root: yaml.MappingNode) -> None:
@@ -283,9 +299,17 @@ def compose_problem(error: Exception, file: Path) -> str:
         return f"`{match[1]}` must stand in the defaults to be chosen, but does not. Add `- {match[1]}: ...` to `defaults`."
     if match := re.search(r"Error merging override \+?([^\s=]+)=(.*)", text):
         key, value = match.groups()
+        if key in MAPPINGS:
+            return f"`{key}` must be a mapping, but is {value}. Write {MAPPINGS[key]}."
         return (
             f"`{key}` must be given a value of the kind that the config has, but is given {value!r}. "
             f"Override a key inside it (`{key}.name=...`), or take it out and add it: '~{key}' '+{key}={value}'."
+        )
+    if match := re.search(r"In '([^']+)'.*\s+Cannot merge (Dict|List)Config with (Dict|List)Config", text):
+        name, before, now = match[1], *({"Dict": "a mapping", "List": "a list"}[kind] for kind in match.groups()[1:])
+        return (
+            f"`{name}.yaml` must hold {before} wherever the configs before it in `defaults` do, but holds {now} in one such place. "
+            "Write it alike in both."
         )
     if "Incompatible key type" in text:
         key = next((part.split(":")[1].strip() for part in text.splitlines() if "full_key" in part), "")
@@ -450,11 +474,15 @@ MOST_NODES = 2_000_000
 MAPPINGS = {
     "stages": "stages: {name: {_target_: module.function}}",
     "parameters": "parameters: {name: 1.0}",
+    "ranges": "ranges: {parameter: [low, high]}",
     "constants": "constants: {name: value}",
     "coords": "coords: {dimension: stage.field}",
     "sweep": "sweep: {axes: {name: [1.0, 2.0]}}",
     "sweep.axes": "axes: {name: [1.0, 2.0]}",
     "derivatives": "derivatives: {name: {of: output, wrt: [parameter]}}",
+    "solver": "solver: {rtol: 1.0e-8}, or choose one in `defaults`: {solver: tsit5}",
+    "adjoint": "adjoint: {_target_: ops.adjoints.default_adjoint, _partial_: true}, or leave it out",
+    "scheduler": "scheduler: {kind: threads}, or choose one in `defaults`: {scheduler: threads}",
     "execution": "execution: {chunk: auto}",
     "store": "store: {path: results/name.zarr}",
 }

@@ -558,16 +558,29 @@ def check_adjoints(passes: Sequence[Differentiation], by_hand: Mapping[str, str]
         raise PlanError(problems)
 
 
-def chosen_adjoints(pipeline: Pipeline) -> dict[str, str]:
-    """Stages whose solver names its adjoint by hand."""
+def solver_adjoints(pipeline: Pipeline) -> dict[str, str]:
+    """Stages that are given a solver, with its adjoint; `auto` follows from the mode."""
     found = {}
     for stage in pipeline.stages:
         for value in stage.constants.values():
-            adjoint = getattr(value, "adjoint", "auto")
-            name = adjoint if isinstance(adjoint, str) else CLASSES.get(type(adjoint).__name__, "auto")
-            if name != "auto":
-                found[stage.name] = name
+            if (adjoint := getattr(value, "adjoint", None)) is not None:
+                name = type(adjoint).__name__
+                found[stage.name] = adjoint if isinstance(adjoint, str) else CLASSES.get(name, name)
     return found
+
+
+def chosen_adjoints(pipeline: Pipeline) -> dict[str, str]:
+    """Stages whose solver names its adjoint by hand."""
+    return {stage: adjoint for stage, adjoint in solver_adjoints(pipeline).items() if adjoint != "auto"}
+
+
+def adjoint_in_effect(one: Differentiation, pipeline: Pipeline) -> str:
+    """The adjoint that a pass takes, in quotes; where stages take different ones, each with its stage."""
+    found = {stage: one.adjoint if name == "auto" else name for stage, name in solver_adjoints(pipeline).items()}
+    names = set(found.values()) or {one.adjoint}
+    if len(names) == 1:
+        return repr(names.pop())
+    return ", ".join(f"{name!r} in {stage}" for stage, name in found.items())
 
 
 class RefusedModeError(PlanError):

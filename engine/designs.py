@@ -61,6 +61,10 @@ class Design:
         """Samples in the whole sweep."""
         return math.prod(self.shape)
 
+    def source(self, name: str) -> str:
+        """Where the config gives a swept parameter's values."""
+        return f"`sweep.table` column {name!r}" if self.kind == "table" else f"`sweep.axes.{name}`"
+
     def take(self, samples: Array) -> dict[str, Array]:
         """Each swept parameter's values, (len(samples), *shape of the parameter), at flat indices in C order."""
         index = np.unravel_index(samples, self.shape) if self.shape else ()

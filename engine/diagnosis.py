@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,6 +62,9 @@ class StageContext:
     arguments: Mapping[str, str]
     """Argument -> a short description: "omega: float64[]", "constant 20.0", "the PRNG key"."""
 
+    widened: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are floats though the config writes integers, with the reason."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -98,6 +101,14 @@ CAPTURED_KEY = Advice(
     "draw from the key of its sample",
     "it draws from a PRNG key that was made when its module was imported: the same numbers for every sample",
     "Take an argument called `key`, and draw from that. Numbers that all samples share are drawn at import, and kept as an array.",
+    show_arguments=False,
+)
+
+
+UNBATCHED = Advice(
+    "say how Python is called for many samples",
+    "this call has no `vmap_method`, without which vmap refuses it",
+    'Write `vmap_method="sequential"` there, for a call for each sample, or make the function by ops.external.callback.',
     show_arguments=False,
 )
 
@@ -207,6 +218,25 @@ def explain_captured_key(stage: StageContext, stack: Iterable[tuple[str, int]]) 
     return compose(stage, CAPTURED_KEY, line_of(stack) or definition(stage.function), ())
 
 
+def explain_setting(stage: StageContext, name: str, value: object, before: object, remedy: str) -> StageError:
+    """The message for a stage that changes a setting of JAX.
+
+    Args:
+        stage: the stage.
+        name: the setting.
+        value: what the stage makes of it.
+        before: what it was.
+        remedy: how to set it for the whole run.
+    """
+    advice = Advice(
+        "leave JAX's settings as they are",
+        f"it changes {name} from {before} to {value}, for all that is computed after it",
+        remedy,
+        show_arguments=False,
+    )
+    return compose(stage, advice, line_with(stage.function, name) or definition(stage.function), ())
+
+
 def explain_import(key: str, target: str, error: BaseException) -> PipelineError:
     """The message for a function that cannot be imported.
 
@@ -232,13 +262,14 @@ def compose(stage: StageContext, advice: Advice, line: Line | None, on_line: tup
     head = f"`stages.{stage.name}` must {advice.must}, but {advice.but.rstrip('.')}."
     place = f"  {line}" if line else f"  _target_: {stage.target}"
     more = [f"  and {len(shown) - MAX_ARGUMENTS} more"] if len(shown) > MAX_ARGUMENTS else []
-    where = [describe(name, stage.arguments[name]) for name in shown[:MAX_ARGUMENTS]]
+    where = [describe(name, stage.arguments[name], stage.widened.get(name)) for name in shown[:MAX_ARGUMENTS]]
     return StageError("\n".join([head, place, *where, *more, advice.remedy]))
 
 
-def describe(name: str, words: str) -> str:
+def describe(name: str, words: str, widened: str | None = None) -> str:
     """One argument: `  where x is motion.x: float64[201]`."""
-    return clip(f"  where {words}" if words.startswith(f"{name}: ") else f"  where {name} is {words}")
+    why = f", written as an integer: {widened}" if widened else ""
+    return clip((f"  where {words}" if words.startswith(f"{name}: ") else f"  where {name} is {words}") + why)
 
 
 def clip(text: str, width: int = WIDTH) -> str:
@@ -299,6 +330,13 @@ def definition(function: Callable[..., Any]) -> Line | None:
     starts = (n for n in numbers if re.match(r"\s*(async def|def|class)\b", linecache.getline(file, n)))
     number = next(starts, first)
     return Line(file, number, linecache.getline(file, number).strip(), getattr(function, "__name__", ""))
+
+
+def line_with(function: Callable[..., Any], text: str) -> Line | None:
+    """The first line of a function that holds a text."""
+    file, first, last = source_range(function) or ("", 1, 0)
+    found = (n for n in range(first, last + 1) if text in linecache.getline(file, n))
+    return next((Line(file, n, linecache.getline(file, n).strip()) for n in found), None)
 
 
 def source_range(function: Callable[..., Any]) -> tuple[str, int, int] | None:
@@ -401,6 +439,11 @@ def leaked(problem: Problem) -> Advice | None:
     return LEAKED
 
 
+def unbatched(problem: Problem) -> Advice | None:
+    """`jax.pure_callback(f, shape, x)` under vmap."""
+    return UNBATCHED if problem.is_a("NotImplementedError") and "vmap_method" in problem.text else None
+
+
 def boolean_mask(problem: Problem) -> Advice | None:
     """`x[x > 0]`."""
     if not problem.is_a("NonConcreteBooleanIndexError"):
@@ -463,6 +506,21 @@ def python_integer(problem: Problem) -> Advice | None:
         )
     remedy = f"{capital(problem.as_constant)}, or {instead}."
     return Advice("not need the value of an array in Python", f"{what}, and is given a traced value", remedy)
+
+
+def float_index(problem: Problem) -> Advice | None:
+    """`table[n]` with a float."""
+    if not re.search(r"must have integer|must be integers|integer or boolean type|integer type", problem.text):
+        return None
+    if not problem.is_a("TypeError", "IndexError") or user_raised(problem):
+        return None
+    widened = problem.stage.widened
+    for name in (a for a in problem.on_line or widened if a in widened):
+        there = "Take it out there" if ".wrt`" in widened[name] else "Write integers there"
+        but = f"{name!r} is a float, though written as an integer: {widened[name]}"
+        return Advice("index by integers", but, f"{there}, or convert it on this line: `{name}.astype(int)`.")
+    remedy = "A parameter is an integer if it is written without a point (`n: 3`); else convert it: `n.astype(int)`."
+    return Advice("index by integers", "the index on this line is a float", remedy)
 
 
 def python_bool(problem: Problem) -> Advice | None:
@@ -665,10 +723,12 @@ def names_in(words: str) -> list[str]:
 RULES: tuple[Callable[[Problem], Advice | None], ...] = (
     in_place,
     leaked,
+    unbatched,
     boolean_mask,
     data_dependent_size,
     numpy_on_tracer,
     python_integer,
+    float_index,
     python_bool,
     python_number,
     carry,

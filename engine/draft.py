@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from engine import fingerprint, jaxprs, outputs, runtime, transforms, values
+from engine import fingerprint, jax_settings, jaxprs, outputs, runtime, transforms, values
 from engine.bounds import out_of_range
 from engine.config import Config, build
 from engine.derivatives import (
@@ -24,13 +25,15 @@ from engine.derivatives import (
     resolve_derivatives,
 )
 from engine.designs import Design, design
+from engine.diagnosis import line_of
 from engine.errors import PlanError
 from engine.lowering import abstract_key, evaluate, status_of
 from engine.outputs import Leaf
-from engine.parameters import as_parameter, has_nodes, read_parameters
-from engine.pipeline import Pipeline, build_pipeline, check_parameters_used
+from engine.parameters import as_parameter, has_nodes, read_parameters, widened
+from engine.pipeline import Pipeline, build_pipeline, check_parameters_used, with_reasons
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
+from engine.sites import stage_of
 from engine.stack import Stack, read_stack
 from engine.tracing import find_leak
 
@@ -63,6 +66,9 @@ class Draft:
     stack: Stack
     """The transforms around it."""
 
+    jax_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Those of JAX's settings that change numbers and are not its defaults."""
+
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -91,6 +97,7 @@ class Draft:
         if customs:  # the other transforms leave the numbers as they are
             groups = (self.stack.of_values, self.stack.of_sample)
             parts["transforms"] = repr([[custom.settings for custom in group] for group in groups])
+        parts |= {name: repr(value) for name, value in self.jax_settings.items()}
         return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in parts.items()}
 
     @cached_property
@@ -113,8 +120,9 @@ def make_draft(config: Config) -> Draft:
     """
     settings = config.settings
     refuse_what_this_version_lacks(config)
+    debugging: list[str] = []
     if has_nodes(settings.parameters):
-        runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
+        debugging += runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
     parameters = read_parameters(config)
     points = design(settings.sweep.model_dump(), parameters.nominal, seed=settings.seed, folder=config.folder)
     if points.samples > MOST_SAMPLES:
@@ -122,16 +130,19 @@ def make_draft(config: Config) -> Draft:
             f"`sweep` must have at most 2**32 samples, but has {points.samples}. Split it into several runs."
         )
     check_ranges(settings.ranges, parameters.nominal, settings.sweep.axes, points)
-    runtime.configure(settings)
+    debugging += runtime.configure(settings)
     pipeline = build_pipeline(config, parameters)
-    runtime.configure(settings)  # again: a user's module may have set precision on import
     check_parameters_used(pipeline, config)
     stack = read_stack(config, pipeline, points.dims)
-    asked = {name for derivative in settings.derivatives.values() for name in derivative.wrt}
-    wrt = {one for name in asked for one in parameters.continuous(name)}
+    adjoint = adjoint_context(config)
+    debugging += runtime.configure(settings)  # again: a user's module may have set precision on import
+    asked = [(name, key) for key, derivative in settings.derivatives.items() for name in derivative.wrt]
+    wrt = {one: key for name, key in asked for one in parameters.continuous(name)}
     nominal = {
-        name: as_parameter(name, value, points, wrt, settings.precision) for name, value in parameters.nominal.items()
+        name: as_parameter(name, value, points, set(wrt), settings.precision)
+        for name, value in parameters.nominal.items()
     }
+    pipeline = with_reasons(pipeline, widened(parameters.nominal, nominal, points, wrt))
     shapes: dict[str, Any] = dict(values.abstract(dict(nominal)))
     resolved: dict[str, Any] = {}
 
@@ -144,7 +155,6 @@ def make_draft(config: Config) -> Draft:
             found, pipeline.names
         )
 
-    adjoint = adjoint_context(config)
     with adjoint("none"):
         jaxpr = jax.make_jaxpr(forward)(shapes.copy(), abstract_key())
     if leak := find_leak(jaxpr, pipeline, shapes):
@@ -159,7 +169,12 @@ def make_draft(config: Config) -> Draft:
     if problems:
         raise PlanError(problems)
     repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
-    found = (*warn_of_narrow_constants(jaxpr, settings.precision), *repeated)
+    found = (
+        *warn_of_debugging(debugging),
+        *warn_of_narrow_constants(jaxpr, settings.precision),
+        *warn_of_narrow_outputs((*resolved["outputs"], *resolved["coords"]), jaxpr, settings.precision),
+        *repeated,
+    )
     return Draft(
         config,
         pipeline,
@@ -171,6 +186,7 @@ def make_draft(config: Config) -> Draft:
         requests,
         jaxpr,
         stack,
+        jax_settings.unusual(),
         found,
     )
 
@@ -210,6 +226,16 @@ def adjoint_context(config: Config) -> Callable[[str], AbstractContextManager[An
     return built  # type: ignore[no-any-return]
 
 
+def warn_of_debugging(names: Collection[str]) -> list[str]:
+    """What JAX does at the first number that is not finite would end a run; the engine marks the sample."""
+    if not names:
+        return []
+    return [
+        f"`execution.debug_nans` must be what looks for numbers that are not finite, but {' and '.join(dict.fromkeys(names))} "
+        "was on, by which JAX ends a run at the first. It is switched off; write execution.debug_nans=true."
+    ]
+
+
 def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
     """A float32 array made before precision was set spoils float64 results without a word."""
     if precision != "float64":
@@ -221,6 +247,30 @@ def warn_of_narrow_constants(jaxpr: Any, precision: str) -> list[str]:
         f"`precision` must be float64 throughout, but the stages hold {len(narrow)} constant(s) in float32, such as "
         f"{np.ravel(np.asarray(narrow[0]))[0]}. Make them inside the stage, or import the module after engine.load has set precision."
     ]
+
+
+def warn_of_narrow_outputs(leaves: Collection[Leaf], jaxpr: Any, precision: str) -> list[str]:
+    """An output that a stage itself has rounded to half of the digits that the config asks for."""
+    if precision != "float64":
+        return []
+    exact = np.finfo(np.float64).eps
+    inexact = (leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, np.inexact))
+    narrow = [leaf for leaf in inexact if jnp.finfo(leaf.dtype).eps > exact]  # type: ignore[no-untyped-call]
+    return [
+        f"`precision` must be float64 throughout, but the output {leaf.name!r} of stage {leaf.reference.root!r} is {leaf.dtype}"
+        f"{where_narrowed(leaf, jaxpr)}. Leave out the dtype there, or write `precision: float32` if it is meant."
+        for leaf in narrow
+    ]
+
+
+def where_narrowed(leaf: Leaf, jaxpr: Any) -> str:
+    """The line of a stage that rounds to a dtype, in brackets; nothing if JAX did not keep it."""
+    for eqn, site in jaxprs.equations(jaxpr):
+        if eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", None) == leaf.dtype:
+            line = line_of(jaxprs.stack_of(site)) if stage_of(eqn, [leaf.reference.root]) else None
+            if line is not None:
+                return f" ({line})"
+    return ""
 
 
 def derivative_leaves(requests: tuple[Request, ...], shapes: Mapping[str, Any]) -> tuple[Leaf, ...]:

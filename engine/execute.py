@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,6 +80,9 @@ class Runner:
         self.errors: dict[int, Exception] = {}
         """Of samples that raised, until one is hunted."""
 
+        self.raised: list[Trouble] = []
+        """What the first sample that raised says."""
+
         self.origins: list[Trouble] = []
         """With `execution.debug_nans`: where the first failed sample went wrong."""
 
@@ -121,7 +125,7 @@ class Runner:
         """Where a sample went wrong, for the log too. That it cannot be found out is no reason to end a run."""
         try:
             error = self.errors.get(sample)
-            found = hunt(self.plan, sample, status) if error is None else [raised(self.plan, error)]
+            found = hunt(self.plan, sample, status) if error is None else [self.read(error)]
             self.errors.clear()
         except Exception as failure:
             LOG.error("sample %d: where it went wrong was not found", sample, exc_info=failure)
@@ -129,6 +133,10 @@ class Runner:
         for trouble in found:
             LOG.warning("sample %d %s: %s", sample, self.plan.draft.design.point(sample), trouble)
         return found
+
+    def read(self, error: Exception) -> Trouble:
+        """An exception in words."""
+        return raised(self.plan.sample_jaxpr, self.plan.draft.pipeline.names, error)
 
     def compute_block(self, samples: np.ndarray[Any, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
         """A stored block's outputs: one chunk, or the several chunks of a shard."""
@@ -172,6 +180,10 @@ class Runner:
         """The outcome of a sample that raised; the traceback goes to the log."""
         point = self.plan.draft.design.point(int(samples[0]))
         LOG.error("sample %d %s raised %s", samples[0], point, type(error).__name__, exc_info=error)
+        with self.lock:
+            if not self.raised:
+                with suppress(Exception):  # an exception that cannot be read is in the log
+                    self.raised = [self.read(error)]
         if self.hunting:
             self.errors[int(samples[0])] = error
         sweep = len(self.plan.draft.design.dims)

@@ -13,8 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine import values
-from engine.diagnosis import StageContext, explain, explain_bad_output, explain_no_return
+from engine import jax_settings, values
+from engine.diagnosis import (
+    StageContext,
+    explain,
+    explain_bad_output,
+    explain_no_return,
+    explain_setting,
+)
 from engine.errors import PipelineError, StageError, UserError, listed, nearest
 from engine.pipeline import Pipeline, Stage
 from engine.references import Reference
@@ -22,6 +28,7 @@ from engine.references import Reference
 STATUS_FIELD = "status"
 ERROR = 5
 KNOWN_CODES = (2, 3, 4, 5, 6)
+SETTINGS = {**jax_settings.DECIDED, **jax_settings.NUMERIC}
 
 
 def evaluate(
@@ -67,9 +74,11 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
     if stage.key_argument is not None:
         arguments[stage.key_argument] = jax.random.fold_in(key, zlib.crc32(stage.name.encode()))  # type: ignore[arg-type]
     check_annotations(stage, arguments)
+    settings = jax_settings.read(SETTINGS)
     try:
         with jax.named_scope(stage.name):  # by which a number that goes wrong is traced back to its stage
             value = call(unjitted(stage.function), {**stage.constants, **arguments})
+        check_settings(stage, arguments, settings)
         if value is None:
             raise explain_no_return(context(stage, arguments))
         values.register_dataclasses(value)
@@ -80,6 +89,21 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
         raise
     except (Exception, SystemExit) as error:
         raise explain(error, context(stage, arguments)) from error
+
+
+def check_settings(stage: Stage, arguments: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """A stage must not set what the stages after it are computed with.
+
+    Raises:
+        StageError: it did; the setting is put back.
+    """
+    after = jax_settings.read(before)
+    for name, value in after.items():
+        if value != before[name]:
+            jax_settings.write(before)
+            key = jax_settings.DECIDED.get(name)
+            remedy = f"Leave it to `{key}` in the config." if key else "Set it where the module is imported."
+            raise explain_setting(context(stage, arguments), name, value, before[name], remedy)
 
 
 def run_again(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> Any:
@@ -96,7 +120,7 @@ def unjitted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def abstract_key() -> Any:
     """Shape and dtype of the PRNG key of a sample."""
-    return jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -168,7 +192,7 @@ def context(stage: Stage, arguments: Mapping[str, Any]) -> StageContext:
             described[name] = values.in_words(value)
     for name, value in stage.constants.items():
         described[name] = f"constant {values.in_words(value) if values.is_array(value) else shorten(value)}"
-    return StageContext(stage.name, stage.target, stage.function, described)
+    return StageContext(stage.name, stage.target, stage.function, described, stage.widened)
 
 
 def shorten(value: Any) -> str:

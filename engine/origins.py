@@ -169,6 +169,8 @@ def formula(origin: Origin) -> str:
     name, shown = origin.site.operation, [number(v) for v in origin.operands]
     if name in CALLS:
         return "a constant that is not finite"
+    if origin.site.made:
+        return f"a number that is not finite, {origin.site.made}"
     if not shown:
         return f"a number that is not finite, made by {WORDS.get(name, name)}"
     if name in INFIX and len(shown) == 2:
@@ -185,13 +187,19 @@ def number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | complex | np.inexact) else str(value)
 
 
-def raised(plan: Plan, error: BaseException) -> Trouble:
-    """The trouble of a sample that raised: the exception, and the user's line that raised it."""
+def raised(jaxpr: Any, stages: Sequence[str], error: BaseException) -> Trouble:
+    """The trouble of a sample that raised: the exception, and the user's line that raised it.
+
+    Args:
+        jaxpr: the program that raised.
+        stages: the names of its stages.
+        error: the exception.
+    """
     kind, said, line = read_exception(error)
-    sites = find_sites(plan.sample_jaxpr, plan.draft.pipeline.names).sites
+    sites = find_sites(jaxpr, stages).sites
     calls = {(site.stage, site.file, site.line): site for site in sites if "callback" in site.operation}
-    stages = {site.stage for site in calls.values()}
-    stage = next(iter(stages)) if len(stages) == 1 else None
+    calling = {site.stage for site in calls.values()}
+    stage = next(iter(calling)) if len(calling) == 1 else None
     if line is None and len(calls) == 1:
         (site,) = calls.values()
         line = Line(site.file, site.line, site.text) if site.file else None

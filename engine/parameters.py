@@ -224,6 +224,28 @@ def as_parameter(name: str, value: Any, points: Design, wrt: set[str], precision
         return array.astype(dtype)
 
 
+def widened(
+    written: Mapping[str, Any], computed: Mapping[str, np.ndarray[Any, Any]], points: Design, wrt: Mapping[str, str]
+) -> dict[str, str]:
+    """Why parameters are floats though they are written as integers.
+
+    Args:
+        written: the nominal values as they are written.
+        computed: the same as they are computed.
+        points: of the sweep.
+        wrt: parameter -> the derivative that is taken by it.
+    """
+    found = {}
+    for name, value in computed.items():
+        if np.asarray(written[name]).dtype.kind not in "iub" or value.dtype.kind in "iub":
+            continue
+        if name in points.columns and points.columns[name].dtype.kind not in "iub":
+            found[name] = f"{points.source(name)} holds floats"
+        else:
+            found[name] = f"`derivatives.{wrt[name]}.wrt` names it"
+    return found
+
+
 def check_fits(key: str, given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
     """A value must not overflow in the precision in which it is computed.
 

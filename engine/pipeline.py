@@ -12,7 +12,7 @@ import os
 import typing
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class Stage:
 
     defaults: tuple[str, ...] = ()
     """Arguments left to the default of the signature."""
+
+    widened: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are floats though the config writes integers, with the reason."""
 
     @property
     def references(self) -> tuple[Reference, ...]:
@@ -108,6 +111,16 @@ def build_pipeline(config: Config, parameters: Parameters) -> Pipeline:
         raise PipelineError(problems)
     order = sort(stages)
     return Pipeline(tuple(stages[name] for name in order), parameters)
+
+
+def with_reasons(pipeline: Pipeline, reasons: Mapping[str, str]) -> Pipeline:
+    """The pipeline with what its errors need to say of parameters that were made floats."""
+
+    def explained(stage: Stage) -> Stage:
+        taken = {name: str(tree) for name, tree in stage.inputs.items() if isinstance(tree, Reference)}
+        return replace(stage, widened={name: reasons[source] for name, source in taken.items() if source in reasons})
+
+    return replace(pipeline, stages=tuple(map(explained, pipeline.stages)))
 
 
 def build_stage(

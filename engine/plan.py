@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from engine import jaxprs, runtime, transforms
+from engine.batching import check_batching
 from engine.chunks import Blocks, cut
 from engine.config import Config, encode
 from engine.derivatives import (
@@ -182,9 +183,12 @@ def make_plan(draft: Draft, chunk: int | None = None) -> Plan:
         PlanError: a derivative cannot go through, or a coordinate depends on the sweep.
     """
     settings = draft.config.settings
+    runtime.check_profile(settings.execution.profile)
     sample, jaxpr, labels = differentiated(draft)
     passes, hoisted = sample.passes, tuple(name for name in draft.pipeline.names if name in sample.hoisted)
-    swept = swept_labels(jaxpr, labels, draft)
+    moved = moved_inputs(jaxpr, draft)
+    check_batching(draft, jaxpr, moved)
+    swept = swept_labels(jaxpr, labels, moved, draft)
     variables = make_variables(draft, swept)
     devices = choose_devices(draft)
     workers = settings.scheduler.workers or runtime.workers(settings.scheduler.kind, devices[0].platform)
@@ -278,7 +282,14 @@ def split(draft: Draft) -> tuple[dict[str, Any], dict[str, Any]]:
     return fixed, {name: draft.shapes[name] for name in draft.nominal if name in draft.design.columns}
 
 
-def swept_labels(jaxpr: Any, labels: tuple[str, ...], draft: Draft) -> set[str]:
+def moved_inputs(jaxpr: Any, draft: Draft) -> list[bool]:
+    """Which inputs of the jaxpr of a sample differ between samples: the swept parameters and the sample's index."""
+    swept = len(jax.tree_util.tree_leaves(split(draft)[1]))
+    inputs = len(jaxpr.jaxpr.invars)
+    return [False] * (inputs - swept - 2) + [True] * swept + [False, True]
+
+
+def swept_labels(jaxpr: Any, labels: tuple[str, ...], moved: list[bool], draft: Draft) -> set[str]:
     """The outputs that differ between samples. A single evaluation has no others.
 
     Raises:
@@ -287,10 +298,7 @@ def swept_labels(jaxpr: Any, labels: tuple[str, ...], draft: Draft) -> set[str]:
     if not draft.design.dims:
         names = set(labels)
     else:
-        swept = len(jax.tree_util.tree_leaves(split(draft)[1]))
-        inputs = len(jaxpr.jaxpr.invars)
-        marks = [False] * (inputs - swept - 2) + [True] * swept + [False, True]
-        names = {name for name, mark in zip(labels, jaxprs.depends(jaxpr, marks), strict=False) if mark}
+        names = {name for name, mark in zip(labels, jaxprs.depends(jaxpr, moved), strict=False) if mark}
         problems = [
             f"`coords.{leaf.name}` must not depend on the sweep, but {leaf.reference} does. Store it as an output: "
             f"outputs: {{{leaf.name}_of_sample: {{from: {leaf.reference}, dims: [{leaf.name}]}}}}."

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine import hidden_state, jaxprs, transforms, values
+from engine import hidden_state, jaxprs, origins, transforms, values
 from engine.diagnosis import (
     Advice,
     Line,
@@ -34,8 +34,10 @@ from engine.errors import StageError
 from engine.fingerprint import digest
 from engine.hidden_state import Kept, find_line, matching_line
 from engine.lowering import abstract_key, context, evaluate, run_stage, status_of
+from engine.origins import Trouble
 from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
+from engine.runtime import quiet_callbacks
 from engine.tracing import Trace, find_leak, fresh, inputs_of, listening, observe, stage_on
 
 LOOSE = 1e-3
@@ -81,6 +83,9 @@ class Purity:
     points: tuple[str, ...]
     """Where the pipeline was evaluated twice; nowhere if traces differed, or a callback raised."""
 
+    raised: Mapping[str, Trouble] = field(default_factory=dict)
+    """Where evaluating it raised, and what."""
+
     parameters: tuple[str, ...] = ()
     """Problems of parameters that a `_target_` makes."""
 
@@ -97,14 +102,18 @@ def check_purity(draft: Draft) -> Purity:
         draft: a traced pipeline; its own trace is one more to compare with.
     """
     points: list[str] = []
-    with adjoint_context(draft.config)("none"), listening([]):
+    raised: dict[str, Trouble] = {}
+    with adjoint_context(draft.config)("none"), listening([]), quiet_callbacks():
         verdicts = {stage.name: examine(stage, draft.shapes) for stage in draft.pipeline.stages}
         if all(v.pure for v in verdicts.values()):
-            for name, problem in (*whole_programs(draft, draft.jaxpr), *evaluations(draft, points)):
+            for name, problem in (*whole_programs(draft, draft.jaxpr), *evaluations(draft, points, raised)):
                 verdicts[name].problems.append(problem)
             jax.effects_barrier()
     return Purity(
-        tuple(verdicts.values()), tuple(points), tuple(rebuilt_otherwise(draft.config, draft.pipeline.parameters))
+        tuple(verdicts.values()),
+        tuple(points),
+        raised,
+        tuple(rebuilt_otherwise(draft.config, draft.pipeline.parameters)),
     )
 
 
@@ -300,8 +309,9 @@ def points_of(draft: Draft) -> list[tuple[str, dict[str, Any], Any]]:
     return found
 
 
-def evaluations(draft: Draft, done: list[str]) -> Iterator[tuple[str, str]]:
-    """The first stage that gives other numbers the second time, or op by op; the points that were evaluated go to `done`."""
+def evaluations(draft: Draft, done: list[str], raised: dict[str, Trouble]) -> Iterator[tuple[str, str]]:
+    """The first stage that gives other numbers the second time, or op by op; the points that were evaluated go to `done`, those
+    that raised to `raised`."""
     names = draft.pipeline.names
 
     def every(parameters: dict[str, Any], key: Any) -> dict[str, Any]:
@@ -314,7 +324,8 @@ def evaluations(draft: Draft, done: list[str]) -> Iterator[tuple[str, str]]:
         for words, parameters, key in points:
             try:
                 first, second = (jax.block_until_ready(program(parameters, key)) for _ in range(2))
-            except Exception:  # a callback that raises fails its sample in a run too
+            except Exception as error:  # a callback that raises fails its sample in a run too
+                raised[words] = origins.raised(draft.jaxpr, names, error)
                 continue
             done.append(words)
             for stage in draft.pipeline.stages:

@@ -109,7 +109,7 @@ def check_ranges(
 
 
 def problem(
-    name: str, values: Array, ends: Any, say: Callable[[tuple[int, ...], object], tuple[str, str]]
+    name: str, values: Array, ends: Any, say: Callable[[tuple[int, ...], object], tuple[str, str, str]]
 ) -> list[str]:
     """What is wrong with values of a parameter, the first that leaves its range named; nothing if none does."""
     low, high = read(ends)
@@ -117,13 +117,13 @@ def problem(
     if not bad.any():
         return []
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
-    key, found = say(at, values[at].item())
+    key, found, change = say(at, values[at].item())
     more = int(bad.sum()) - 1
     others = f", and so do{'es' * (more == 1)} {more} more value{'s' * (more > 1)}" if more else ""
     low, high = (np.broadcast_to(end, values.shape)[at].item() for end in (low, high))
     return [
         f"{key} must lie in its declared range, {in_words(low, high)} (`ranges.{name}`), but {found}{others}. "
-        "Change the value, or widen the range."
+        f"{change}, or widen the range."
     ]
 
 
@@ -134,18 +134,24 @@ def in_words(low: float, high: float) -> str:
     return f"at least {shown(low)}" if math.isinf(high) else f"from {shown(low)} to {shown(high)}"
 
 
-def written(key: str, index: tuple[int, ...], value: object) -> tuple[str, str]:
-    """The key of a value that stands in the config, and what was found there."""
-    return f"`{key}{''.join(f'[{i}]' for i in index)}`", f"is {shown(value)}"
+CHANGE = "Change the value"
 
 
-def on_axis(name: str, axis: object, at: tuple[int, ...], value: object) -> tuple[str, str]:
-    """Where a swept value comes from, and what was found: an entry of a list, a row of a table, a draw, or what a constructor gives."""
+def written(key: str, index: tuple[int, ...], value: object) -> tuple[str, str, str]:
+    """The key of a value that stands in the config, what was found there, and what to do."""
+    return f"`{key}{''.join(f'[{i}]' for i in index)}`", f"is {shown(value)}", CHANGE
+
+
+def on_axis(name: str, axis: object, at: tuple[int, ...], value: object) -> tuple[str, str, str]:
+    """Where a swept value comes from, what was found, and what to do: an entry of a list, a row of a table, a draw, or what a
+    constructor gives."""
     if isinstance(axis, list | tuple):
         return written(f"sweep.axes.{name}", at, value)
     element = f" in its element {list(at[1:])}" if len(at) > 1 else ""
     if not isinstance(axis, Mapping):
-        return f"`sweep.table` column {name!r}", f"is {shown(value)} in row {at[0] + 1} after the header"
+        return f"`sweep.table` column {name!r}", f"is {shown(value)} in row {at[0] + 1} after the header", CHANGE
     kind = next(iter(axis))
-    verb, place = ("draws", "for sample") if kind in DISTRIBUTIONS else ("holds", "at position")
-    return f"`sweep.axes.{name}.{kind}`", f"{verb} {shown(value)} {place} {at[0]}{element}"
+    drawn = kind in DISTRIBUTIONS
+    verb, place = ("draws", "for sample") if drawn else ("holds", "at position")
+    change = "Narrow the distribution" if drawn else CHANGE
+    return f"`sweep.axes.{name}.{kind}`", f"{verb} {shown(value)} {place} {at[0]}{element}", change

@@ -40,6 +40,8 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[str, Any]:
     """A plan as plain data, with XLA's account of a compiled chunk, and what a check of its stages found, if there was one."""
+    from engine.derivatives import adjoint_in_effect
+
     draft = plan.draft
     return {
         "status": "planned",
@@ -60,7 +62,7 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
             {
                 "stack": str(one),
                 "mode": one.mode_in_words,
-                "adjoint": one.adjoint,
+                "adjoint": adjoint_in_effect(one, draft.pipeline).strip("'"),
                 "why": one.reason,
             }
             for one in plan.passes
@@ -94,7 +96,12 @@ def describe_rule(function: Any) -> str | None:
 def purity_as_data(purity: Purity) -> dict[str, Any]:
     """What a check of the stages found, as plain data."""
     stages = {v.stage: {"pure": v.pure, "problems": v.problems, "notes": v.notes} for v in purity.verdicts}
-    return {"pure": not purity.problems, "evaluated_at": list(purity.points), "stages": stages}
+    return {
+        "pure": not purity.problems,
+        "evaluated_at": list(purity.points),
+        "raised_at": {words: str(trouble) for words, trouble in purity.raised.items()},
+        "stages": stages,
+    }
 
 
 def nbytes(variable: Any) -> int:
@@ -138,7 +145,8 @@ def purity_lines(purity: Purity) -> list[str]:
     """A line for each stage, with what it does beside; how it was found out."""
     rows = [(v.stage, "pure" if v.pure else "not pure", "; ".join(v.notes)) for v in purity.verdicts]
     where = f", evaluated twice at {', '.join(purity.points)}" if purity.points else ""
-    return ["  " + line for line in [*table(rows), f"(traced twice{where})"]]
+    raised = [f"raised at {words}: {trouble}" for words, trouble in purity.raised.items()]
+    return ["  " + line for line in [*table(rows), f"(traced twice{where})", *raised]]
 
 
 def graph_lines(plan: Plan) -> list[str]:
@@ -168,7 +176,12 @@ def short(value: object, limit: int = 48) -> str:
 
 def reasons(plan: Plan) -> list[str]:
     """Why each mode of differentiation was chosen, and the adjoint that goes with it."""
-    return [f"  {one.mode_in_words} mode, adjoint {one.adjoint!r}: {one.reason}" for one in plan.passes]
+    from engine.derivatives import adjoint_in_effect
+
+    pipeline = plan.draft.pipeline
+    return [
+        f"  {one.mode_in_words} mode, adjoint {adjoint_in_effect(one, pipeline)}: {one.reason}" for one in plan.passes
+    ]
 
 
 def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
@@ -245,6 +258,10 @@ def describe_run(summary: Summary) -> str:
     if summary.failures:
         lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
         lines += [f"    {f.sample}: {f.status} at {point(f.parameters)}" for f in summary.failures]
+    if summary.raised and not any(trouble.kind == "raised" for trouble in summary.origins):
+        from engine.origins import describe
+
+        lines += ["  the first that raised:", *(f"    {line}" for line in describe(summary.raised))]
     if summary.failed and summary.log:
         lines.append(f"  {'tracebacks' if summary.counts.get('error') else 'log'}: {summary.log}")
     lines += [f"  {line}" for line in summary.nonfinite]

@@ -21,7 +21,7 @@ from engine.errors import ConfigError, PlanError, SweepError, listed
 from engine.origins import Trouble, hunt, raised
 from engine.plan import Plan, make_plan
 from engine.program import Program
-from engine.runs import NAMES, differences, quiet_callbacks
+from engine.runs import NAMES, differences
 from engine.schema import settings_of
 from engine.status import STATUS
 from engine.store import Store, opened
@@ -234,7 +234,7 @@ def compute(plan: Plan, sample: int) -> tuple[dict[str, np.ndarray[Any, Any]], i
     """The outputs of one sample and its status, or what it raised."""
     program = Program(replace(plan, devices=plan.devices[:1]))
     program.prepare()
-    with quiet_callbacks():
+    with runtime.quiet_callbacks():
         try:
             found, codes = program.at(np.array([sample], np.int64))
         except Exception as error:
@@ -247,7 +247,7 @@ def compute(plan: Plan, sample: int) -> tuple[dict[str, np.ndarray[Any, Any]], i
 def origins_of(plan: Plan, sample: int, status: int, error: Exception | None) -> list[Trouble]:
     """Where a sample went wrong."""
     if error is not None:
-        return [raised(plan, error)]
+        return [raised(plan.sample_jaxpr, plan.draft.pipeline.names, error)]
     return hunt(plan, sample, status) if status != STATUS["ok"] else []
 
 

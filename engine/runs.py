@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine import runtime
+from engine import jax_settings, runtime
 from engine.config import Config, encode
 from engine.draft import Draft, derivative_leaves, make_draft
 from engine.errors import PlanError, StoreError, listed
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from engine.program import Program
 
 LOG = logging.getLogger("engine")
-CALLBACKS = logging.getLogger("jax._src.callback")
-"""JAX prints the traceback of a callback that raised; it is in the engine's own log already."""
-
 SHOWN_FAILURES = 10
 NAMES = {code: name for name, code in STATUS.items()}
 
@@ -83,6 +80,9 @@ class Summary:
     nonfinite: list[NonFinite] = field(default_factory=list)
     """The variables that are not finite in samples of that status."""
 
+    raised: list[Trouble] = field(default_factory=list)
+    """What the first sample of this run that raised says; empty if none did."""
+
     origins: list[Trouble] = field(default_factory=list)
     """With `execution.debug_nans`: where the first failed sample went wrong."""
 
@@ -119,6 +119,21 @@ def carry_out(
     if isinstance(source, Plan):
         runtime.configure(source.config.settings)  # another plan may have set another precision since
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
+    with jax_settings.holding(draft.jax_settings):
+        return answer(source, draft, began, fresh, retry_failed, observers, stop, say)
+
+
+def answer(
+    source: Config | Plan,
+    draft: Draft,
+    began: float,
+    fresh: bool,
+    retry_failed: bool,
+    observers: Sequence[Any],
+    stop: threading.Event,
+    say: Any,
+) -> Summary:
+    """Find what a draft's store has, and compute what it lacks."""
     replace = fresh or draft.config.settings.store.overwrite
     store = None if replace else find_store(draft)
     numbers = None
@@ -196,7 +211,7 @@ def compute(
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
     summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
-    summary.origins = runner.origins
+    summary.raised, summary.origins = runner.raised, runner.origins
     return summary
 
 
@@ -276,8 +291,9 @@ def differences(draft: Draft, store: Store) -> str:
         shown.append(f"and {len(keys) - 5} more")
     parts = store.attributes.get("parts", {})
     if not shown:
-        changed = [name for name, value in draft.parts.items() if parts.get(name) != value]
-        shown = ["the code of the stages" if name == "program" else f"the {name}" for name in changed]
+        changed = [name for name in {**draft.parts, **parts} if parts.get(name) != draft.parts.get(name)]
+        words = {"program": "the code of the stages"} | {name: f"JAX's setting {name}" for name in jax_settings.NUMERIC}
+        shown = [words.get(name, f"the {name}") for name in changed]
     return "; ".join(shown)
 
 
@@ -372,22 +388,12 @@ def log_file(path: Path) -> Iterator[None]:
     LOG.addHandler(handler)
     propagate, LOG.propagate = LOG.propagate, False
     try:
-        with quiet_callbacks():
+        with runtime.quiet_callbacks():
             yield
     finally:
         LOG.propagate = propagate
         LOG.removeHandler(handler)
         handler.close()
-
-
-@contextmanager
-def quiet_callbacks() -> Iterator[None]:
-    """Keep JAX from printing what a callback raises: the engine tells it."""
-    disabled, CALLBACKS.disabled = CALLBACKS.disabled, True
-    try:
-        yield
-    finally:
-        CALLBACKS.disabled = disabled
 
 
 def no_plan(plan: object) -> PlanError:

@@ -6,6 +6,7 @@ In: the settings. Out: a configured JAX, and the facts about it that a store rec
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -25,12 +26,18 @@ from engine.schema import Settings
 LIBRARIES = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "scipy", "xarray", "zarr", "dask", "hydra-core")
 COMPILED = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
+CALLBACKS = logging.getLogger("jax._src.callback")
+"""JAX prints the traceback of a callback that raised; it is in the engine's own log already."""
+
 SET_HERE: set[str] = set()
 """Variables of the environment that this process has set by itself."""
 
 
-def configure(settings: Settings) -> None:
+def configure(settings: Settings) -> list[str]:
     """Set precision, device and compile cache for this process.
+
+    Returns:
+        The settings by which JAX itself would end the run at the first number that is not finite; they are switched off.
 
     Raises:
         PlanError: JAX already runs on another platform, or the device asked for is not there.
@@ -41,12 +48,16 @@ def configure(settings: Settings) -> None:
     set_preallocation(settings.execution.preallocate)
     import jax
 
+    from engine import jax_settings
+
     jax.config.update("jax_enable_x64", wide)
     jax.config.update("jax_disable_jit", False)  # execution.jit says it
+    debugging = jax_settings.stop_debugging()
     set_compile_cache(settings.execution.compile_cache)
     device = find_device(settings.execution.device)
     jax.config.update("jax_default_device", device)
     listen()
+    return debugging
 
 
 def set_preallocation(part: bool | float) -> None:
@@ -203,6 +214,23 @@ def listen() -> None:
     jax.monitoring.register_event_listener(on_event)
 
 
+def check_profile(folder: str | None) -> None:
+    """Refuse a folder for a profile that could not be made; nothing is made.
+
+    Raises:
+        PlanError: it is there and is no folder, or the folder around it cannot be written.
+    """
+    if folder is None:
+        return
+    where = Path(folder).expanduser().absolute()
+    there = next(path for path in (where, *where.parents) if path.exists())
+    why = "Not a directory" if not there.is_dir() else "" if os.access(there, os.W_OK) else "Permission denied"
+    if why:
+        raise PlanError(
+            f"`execution.profile` must be a folder that can be written, but {folder!r} is not: {why} ({there}). Name another."
+        )
+
+
 @contextmanager
 def profiled(folder: str | None) -> Iterator[None]:
     """Write a trace of JAX's profiler into a folder while the block runs; for None, do nothing.
@@ -224,6 +252,16 @@ def profiled(folder: str | None) -> Iterator[None]:
         ) from None
     with jax.profiler.trace(str(where)):
         yield
+
+
+@contextmanager
+def quiet_callbacks() -> Iterator[None]:
+    """Keep JAX from printing what a callback raises: the engine tells it."""
+    disabled, CALLBACKS.disabled = CALLBACKS.disabled, True
+    try:
+        yield
+    finally:
+        CALLBACKS.disabled = disabled
 
 
 @contextmanager

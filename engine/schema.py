@@ -157,7 +157,9 @@ class Settings(Node):
     derivatives: dict[str, Derivative] = Field(default_factory=dict, description="a mapping from name to derivative")
     optimize: Any = None
     transforms: Any = "auto"
-    solver: Any = None
+    solver: dict[str, Any] | str | None = Field(
+        None, description="a mapping of settings, the name of a method, or null"
+    )
     adjoint: Any = None
     scheduler: Scheduler = Field(Scheduler(), description="a mapping")
     execution: Execution = Field(Execution(), description="a mapping")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.diagnosis import ENGINE, is_users
+from engine.diagnosis import ENGINE, definition, is_users, short_path
 from engine.jaxprs import CALLS, inner_jaxprs, opened
 
 Path_ = tuple[Any, ...]
@@ -45,6 +45,9 @@ class Site:
 
     exponent: int | None = None
     """Of an integer power."""
+
+    made: str = ""
+    """Of a call into Python: how its numbers are made, and by which function: "returned by slope (model.py:4)"."""
 
     @property
     def text(self) -> str:
@@ -132,11 +135,27 @@ def locate(eqn: Any, around: Site, stages: Collection[str]) -> Site:
     solver = any(kind_of(file) == "solver" for file, _ in frames[:users])
     name = eqn.primitive.name
     exponent = eqn.params["y"] if name == "integer_pow" else None
-    facts: dict[str, Any] = {"operation": name, "stage": stage, "exponent": exponent}
+    facts: dict[str, Any] = {"operation": name, "stage": stage, "exponent": exponent, "made": made_by(eqn)}
     if users is None:
         return replace(around, direct=around.direct and not solver, **facts)
     file, line = frames[users]
     return Site(file=file, line=line, direct=not solver, **facts)
+
+
+def made_by(eqn: Any) -> str:
+    """Of a call into Python: how its numbers are made, and by which function; empty for any other equation.
+
+    What JAX calls may say itself which function answers (`answering`); it is the user's own function if it does not.
+    """
+    called = getattr(eqn.params.get("callback"), "callback_func", None)
+    if called is None:
+        return ""
+    how, function = getattr(called, "answering", ("returned by", called))
+    line = definition(function)
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return f"{how} {name}" + (f" ({short_path(line.file)}:{line.number})" if line else "")
 
 
 def frames_of(eqn: Any) -> Iterator[tuple[str, int]]:

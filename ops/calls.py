@@ -148,6 +148,11 @@ class Value:
 
     site: Site
 
+    @property
+    def answering(self) -> tuple[str, Callable[..., Any]]:
+        """How the numbers are made, and the function that makes them."""
+        return "returned by", self.site.of.function
+
     def __call__(self, *operands: Any) -> list[Any]:
         arrays = [np.asarray(x) for x in operands]
         return self.site.value(arrays, self.site.lead(arrays))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -56,7 +56,8 @@ def callback(
             `jax.jit` and another `callback` are differentiated in their turn; else second derivatives are refused.
         jvp: takes `(primals, tangents)`, each a dict by argument, and returns the tangent of the result; called once for each element.
         step: of the differences, relative to the argument; a number, or `{argument: number}`. By default what balances rounding and
-            truncation for a function that is exact to rounding; a solver with a tolerance needs longer steps.
+            truncation for a function that is exact to the rounding of its argument and of its declared result; a solver with a tolerance
+            needs longer steps.
         order: of the differences, 2 (default) or 4: 2 or 4 calls for each element of an argument.
         typical: size of an argument below which steps shrink no further, as `step`. By default each element's own size; for one that is
             zero, the largest in the argument, or 1.
@@ -80,6 +81,9 @@ def callback(
     if function is None:
         settings = {k: v for k, v in locals().items() if k != "function"}
         return functools.partial(callback, **settings)
+    for key, value in (("vectorized", vectorized), ("lock", lock)):
+        if not isinstance(value, bool) and (key, value) != ("lock", None):
+            raise ValueError(f"`{key}` must be true or false, but is {value!r}. Leave it out for the default.")
     signature = signature_of(function)
     inner = innermost(function)
     name = getattr(inner, "__name__", type(inner).__name__)
@@ -87,6 +91,9 @@ def callback(
     shapes = declared(inner_result(inner, name) if result is None else result)
     if isinstance(rule, Complex) and any(s.dtype.kind == "c" for s in jax.tree_util.tree_leaves(shapes)):
         raise ValueError("`derivatives` must not be complex where the result is, but is. Write derivatives: finite.")
+    if isinstance(rule, Finite):
+        kinds = [leaf.dtype for leaf in jax.tree_util.tree_leaves(shapes) if leaf.dtype.kind in "fc"]
+        rule = replace(rule, kinds=tuple(dict.fromkeys(kinds)))
     locked = not vectorized if lock is None else lock
     external = External(Outside(function, name, bare(signature), shapes, vectorized, locked), rule)
 

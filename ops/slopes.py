@@ -26,6 +26,11 @@ COMPLEX_STEP = {8: 1e-20, 4: 1e-10}
 class AbstractRule(abc.ABC):
     """A source of derivatives. `str` says it in words."""
 
+    @property
+    def answering(self) -> tuple[str, Callable[..., Any]] | None:
+        """How the numbers are made, and the user's function that makes them; None if they are made from the values."""
+        return None
+
     @abc.abstractmethod
     def slopes(self, site: Site, moved: Sequence[int], arrays: Sequence[Any]) -> list[Any]:
         """The derivatives of each inexact part of the result, by each of the arrays `moved`."""
@@ -38,6 +43,11 @@ class Jacobian:
     rule: AbstractRule
     site: Site
     moved: tuple[int, ...]
+
+    @property
+    def answering(self) -> tuple[str, Callable[..., Any]]:
+        """How the numbers are made, and the function that makes them."""
+        return self.rule.answering or (f"made {self.rule} from", self.site.of.function)
 
     def __call__(self, *operands: Any) -> list[Any]:
         return self.rule.slopes(self.site, self.moved, [np.asarray(x) for x in operands])
@@ -64,11 +74,15 @@ class Finite(AbstractRule):
 
     order: int
     typical: Any
+    kinds: tuple[Any, ...] = ()
+    """Dtypes of the result: one in float32 is rounded to that, whatever the argument."""
 
     def relative(self, name: str, dtype: Any) -> Any:
         """The step in units of an argument's size."""
-        given = option(self.step, name)
-        return float(np.finfo(dtype).eps) ** (1 / (self.order + 1)) if given is None else np.asarray(given)
+        if (given := option(self.step, name)) is not None:
+            return np.asarray(given)
+        coarsest = max(float(np.finfo(kind).eps) for kind in (dtype, *self.kinds))
+        return coarsest ** (1 / (self.order + 1))
 
     def slopes(self, site: Site, moved: Sequence[int], arrays: Sequence[Any]) -> list[Any]:
         """By 2 or 4 values for each element."""
@@ -143,6 +157,13 @@ class Declared(AbstractRule):
     jvp: Callable[..., Any] | None
     traced: bool
     """Whether JAX traces the Jacobian, and so differentiates it in its turn."""
+
+    @property
+    def answering(self) -> tuple[str, Callable[..., Any]] | None:
+        """The user's function."""
+        found = self.jacobian or self.jvp
+        assert found is not None
+        return "returned by", found
 
     def slopes(self, site: Site, moved: Sequence[int], arrays: Sequence[Any]) -> list[Any]:
         """As the user's function gives them."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import MAPPINGS, read_config
 from engine.errors import UserError
 from tests.project import Project
 
@@ -204,3 +205,30 @@ def test_scientific_notation_is_a_number_everywhere(decay: Project, text: str) -
     source = decay.config.read_text(encoding="utf-8").replace("k: 0.5", f"k: {text}")
     Path(decay.config).write_text(source, encoding="utf-8")
     assert decay.load().config.node["parameters"]["k"] == 1e-6
+
+
+@pytest.mark.parametrize("written", ["[x]", "3", "null", "abc"])
+@pytest.mark.parametrize("key", MAPPINGS)
+def test_a_section_that_is_no_mapping(decay: Project, key: str, written: str) -> None:
+    """The key, what it is, its line, and an example, for each section; some may be left empty, and a solver be named."""
+    head, _, axes = key.partition(".")
+    text = f"{head}: {{{axes}: {written}}}" if axes else f"{head}: {written}"
+    decay.config.write_text(f"defaults: [engine, _self_]\nname: a\n{text}\n")
+    with pytest.raises(UserError) as caught:
+        read_config(decay.config)
+    told = [p for p in caught.value.problems if p.startswith(f"`{key}` must be a mapping")]
+    if (written == "null" and key in ("solver", "adjoint")) or (key, written) == ("solver", "abc"):
+        assert not told
+        return
+    found = {"[x]": "a list", "abc": "text 'abc'"}.get(written, written)
+    assert told == [f"`{key}` must be a mapping, but is {found} (line 3). Write {MAPPINGS[key]}."]
+
+
+def test_a_list_where_a_mapping_stands(decay: Project) -> None:
+    """On the command line, and in a file that the config takes in."""
+    assert "`ranges` must be a mapping, but is [x]. Write ranges: {parameter:" in problems(decay, "ranges=[x]")
+    (decay.folder / "base.yaml").write_text("ranges: [x]\n")
+    decay.config.write_text(decay.config.read_text().replace("[engine,", "[engine, base,"))
+    assert "`base.yaml` must hold a mapping wherever" in problems(decay)
+    (decay.folder / "base.yaml").write_text("solver: 3\n")
+    assert "`solver` must be a mapping of settings, the name of" in problems(decay)

@@ -44,6 +44,9 @@ DECLARED: dict[str, tuple[Any, str]] = {
     "negative size": (lambda: callback(square, result=(-1,)), "`result` must .*-1"),
     "nothing": (lambda: callback(square, result={}), r"`result` must .*\{\}"),
     "array without result": (lambda: callback(annotated), "`result` must be given where annotated .* ndarray"),
+    "lock in words": (lambda: callback(square, lock="maybe"), "`lock` must be true or false, but is 'maybe'"),  # type: ignore[arg-type]
+    "vectorized as a number": (lambda: callback(square, vectorized=1), "`vectorized` must be true or false, but is 1"),  # type: ignore[arg-type]
+    "vectorized as null": (lambda: callback(square, vectorized=None), "`vectorized` must be true or false, but is N"),  # type: ignore[arg-type]
     "complex steps to complex": (lambda: callback(square, result=complex, derivatives="complex"), "`derivatives` must"),
 }
 
@@ -265,3 +268,67 @@ def test_a_result_of_another_shape_is_said_in_the_log(project: Project) -> None:
     assert engine.open_store(project.folder / "s.zarr").status.values.tolist() == [5, 5]
     assert "`many` must be float64[3], but is float64[2]" in (project.folder / "s.log").read_text()
     assert "Traceback" not in answer.out + answer.err
+
+
+PLAIN = """\
+    import jax
+    import numpy as np
+
+
+    def ask(k):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), k.dtype), k)
+
+
+    @jax.custom_jvp
+    def sine(k):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), k.dtype), k, vmap_method="sequential")
+
+
+    @sine.defjvp
+    def tangent(primals, tangents):
+        return sine(*primals), ask(*primals) * tangents[0]
+
+
+    def inside(k):
+        return jax.lax.fori_loop(0, 2, lambda i, x: ask(x), k)
+
+
+    def drawn(k, key):
+        return k * ask(jax.random.uniform(key))
+
+
+    def same(k):
+        return k * ask(jax.numpy.float64(1.0))
+"""
+PLAIN_CONFIG = """\
+    defaults: [engine, _self_]
+    name: plain
+    parameters: {k: 0.5}
+    stages:
+      stage: {_target_: model.ask}
+    sweep: {axes: {k: [0.1, 0.2]}}
+"""
+UNBATCHED = {
+    "swept": [],
+    "in a loop": ["stages.stage._target_=model.inside"],
+    "of the key alone": ["stages.stage._target_=model.drawn", "sweep.axes={}"],
+    "of a derivative": ["stages.stage._target_=model.sine", "+derivatives.d={of: stage, wrt: k}"],
+}
+
+
+@pytest.mark.parametrize("case", UNBATCHED)
+def test_a_call_of_python_that_vmap_cannot_batch(project: Project, case: str) -> None:
+    """Refused before the run, with the line and the remedy; what one sample's values do not reach may stay as it is."""
+    project.model(PLAIN).yaml(PLAIN_CONFIG)
+    with pytest.raises(
+        StageError, match=r'`stages\.stage` must say how .*\n  model\.py:6: .*\nWrite `vmap_method="seq'
+    ) as caught:
+        project.load(*UNBATCHED[case])
+    assert len(caught.value.problems) == 1
+
+
+def test_a_call_of_python_that_is_not_batched_needs_no_method(project: Project) -> None:
+    project.model(PLAIN).yaml(PLAIN_CONFIG)
+    found = project.run("stages.stage._target_=model.same")
+    np.testing.assert_allclose(found.stage, np.array([0.1, 0.2]) * np.sin(1.0), rtol=1e-15)
+    assert float(project.run("sweep.axes={}", store="one.zarr").stage) == np.sin(0.5)

@@ -378,3 +378,11 @@ def test_numpy_agrees_with_jax() -> None:
         found = samples.get(value)
         assert found is not None, value.name
         np.testing.assert_allclose(np.broadcast_to(found, expected.shape), expected, rtol=1e-13, err_msg=value.name)
+
+
+def test_a_drawn_index_past_the_end(project: Project) -> None:
+    """There is no value in the config to remove."""
+    sweep = "{design: random, samples: 20, axes: {x: {uniform: [0, 9]}}}"
+    (message,) = found(project, "TABLE[x.astype(int)]", "{x: 1.0}", sweep)
+    assert "`sweep.axes.x` must index an array of 3" in message
+    assert "Narrow what it is drawn from, or write jnp.clip" in message

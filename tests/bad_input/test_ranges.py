@@ -58,7 +58,11 @@ OUTSIDE = {
     ),
     "arange": ("{n: [0, 3]}", "{axes: {n: {arange: [0, 5, 1]}}}", ["`sweep.axes.n.arange`", "holds 4 at position 4"]),
     "arrays": ("{y0: [0, 1]}", "{axes: {y0: [[1, 0], [0, 2]]}}", ["`sweep.axes.y0[1][1]`", "is 2"]),
-    "zip": ("{n: [0, 2]}", "{design: zip, axes: {n: [0, 3], k: [1, 2]}}", ["`sweep.axes.n[1]`", "is 3"]),
+    "zip": (
+        "{n: [0, 2]}",
+        "{design: zip, axes: {n: [0, 3], k: [1, 2]}}",
+        ["`sweep.axes.n[1]`", "is 3", "Change the value, or"],
+    ),
     "choice": (
         "{n: [0, 2]}",
         "{design: random, samples: 50, axes: {n: {choice: [0, 7]}}}",
@@ -67,7 +71,7 @@ OUTSIDE = {
     "sobol": (
         "{k: [0, 1]}",
         "{design: sobol, samples: 16, axes: {k: {uniform: [0, 2]}}}",
-        ["`sweep.axes.k.uniform`", "draws 1."],
+        ["`sweep.axes.k.uniform`", "draws 1.", "Narrow the distribution, or widen the range."],
     ),
     "drawn arrays": (
         "{y0: [0, 1]}",
@@ -133,7 +137,7 @@ DECLARED = {
     "shape": ("{y0: [0, [1, 2, 3]]}", ["`ranges.y0.1`", "the shape (2,)", "(3,)"]),
     "scalar": ("{k: [0, [1, 2]]}", ["`ranges.k.1`", "a number", "(2,)"]),
     "ragged": ("{y0: [0, [[1], 2]]}", ["`ranges.y0.1`"]),
-    "no mapping": ("5", ["`ranges`", "a mapping from parameter to [low, high]"]),
+    "no mapping": ("5", ["`ranges` must be a mapping, but is 5", "{parameter: [low, high]}"]),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from engine.diagnosis import StageContext, explain, explain_bad_output, explain_import, explain_no_return
@@ -238,6 +239,61 @@ def test_import_error_names_the_cause(project: Project, case: str) -> None:
     message = import_message(project, target, source)
     for word in words:
         assert word in message, message
+
+
+SET = {
+    "jax_enable_x64": ("False", "`precision`"),
+    "jax_debug_nans": ("True", "`execution.debug_nans`"),
+    "jax_disable_jit": ("True", "`execution.jit`"),
+    "jax_threefry_partitionable": ("False", "where the module is imported"),
+}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_stage_that_changes_a_setting_of_jax(project: Project, name: str) -> None:
+    """Else the stages after it would be computed with it; it is put back."""
+    value, remedy = SET[name]
+    before = getattr(jax.config, name)
+    body = f'def motion(x, state, c):\n    jax.config.update("{name}", {value})\n    return x\n'
+    project.model(MODEL + body).yaml(CONFIG)
+    with pytest.raises(StageError) as caught:
+        project.load()
+    message = str(caught.value)
+    check_screen(message)
+    assert message.startswith("`stages.motion` must leave JAX's settings as they are")
+    assert f"model.py:{FIRST + 1}: jax.config.update" in message
+    assert remedy in message
+    assert getattr(jax.config, name) == before
+
+
+FLOATS = {
+    "a column": (
+        ["sweep={design: table, table: points.csv}"],
+        "`sweep.table` column 'n' holds floats",
+        "Write integers",
+    ),
+    "an axis": (["sweep.axes={n: {linspace: [0, 2, 3]}}"], "`sweep.axes.n` holds floats", "Write integers there"),
+    "a derivative": (["+derivatives.d={of: y, wrt: n}"], "`derivatives.d.wrt` names it", "Take it out there"),
+}
+
+
+@pytest.mark.parametrize("case", FLOATS)
+def test_an_index_that_something_makes_a_float(project: Project, case: str) -> None:
+    """The message says what makes it one, though the config writes an integer."""
+    overrides, why, remedy = FLOATS[case]
+    (project.folder / "points.csv").write_text("n\n0\n1.5\n")
+    project.model("import jax.numpy as jnp\ndef look(n): return jnp.arange(3.0)[n]\n").yaml(
+        "{defaults: [engine, _self_], name: a, parameters: {n: 1}, stages: {look: {_target_: model.look}}, outputs: {y: look}}"
+    )
+    project.load()
+    with pytest.raises(StageError) as caught:
+        project.load(*overrides)
+    message = str(caught.value)
+    check_screen(message)
+    assert f"must index by integers, but 'n' is a float, though written as an integer: {why}" in message
+    assert remedy in message
+    with pytest.raises(StageError, match="the index on this line is a float"):
+        project.load("parameters.n=1.0")
 
 
 class Hostile(Exception):

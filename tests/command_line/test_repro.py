@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from engine.repro import reproduce
 from tests.project import Answer, Project
 
 MODEL = """\
@@ -163,6 +164,59 @@ def test_a_callback_that_raised(wells: Project) -> None:
     answer = wells.cli("repro", "store.zarr", "--sample", "1")
     assert answer.code == 0
     assert "Traceback" not in answer.err
+
+
+OUTSIDE = """\
+    import jax
+    import numpy as np
+    from ops.external import callback
+
+
+    def value(k):
+        return np.sqrt(k)
+
+
+    def slope(k):
+        return 0.5 / np.sqrt(k) if k > 2 else np.float64("nan")
+
+
+    def along(primals, tangents):
+        return slope(primals["k"]) * tangents["k"]
+
+
+    declared = callback(value, jacobian=slope)
+    pushed = callback(value, jvp=along)
+    differences = callback(value, step=2.0)
+
+
+    def plain(k):
+        return jax.pure_callback(slope, k, k, vmap_method="sequential")
+"""
+ANSWERING = {
+    "declared": ("d.k", "returned by slope (outside.py:10)"),
+    "pushed": ("d.k", "returned by along (outside.py:14)"),
+    "differences": (
+        "d.k",
+        "made by finite differences (central, step 2.0e+00 of the argument) from value (outside.py:6)",
+    ),
+    "plain": ("plain", "returned by slope (outside.py:10)"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in sqrt")
+@pytest.mark.parametrize("name", ANSWERING)
+def test_a_number_that_python_returned(project: Project, name: str) -> None:
+    """The function is named that returned it: the value's, the Jacobian's, or the tangent's."""
+    variable, made = ANSWERING[name]
+    derivative = "" if name == "plain" else f", derivatives: {{d: {{of: {name}, wrt: k}}}}"
+    project.model(OUTSIDE, "outside").yaml(
+        f"{{defaults: [engine, _self_], name: a, parameters: {{k: 1.0}}, stages: {{{name}: {{_target_: outside.{name}}}}}, "
+        f"sweep: {{axes: {{k: [1.0, 9.0]}}}}{derivative}}}"
+    )
+    project.summary()
+    (origin,) = reproduce(str(project.folder / "store.zarr"), 0).origins
+    assert origin.variables == (variable,)
+    assert origin.said == f"a number that is not finite, {made}"
 
 
 def test_a_derivative_that_is_not_finite(wells: Project) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import engine
 from engine.errors import UserError
+from engine.purity import check_purity
+from engine.reports import describe_run, purity_lines
 from tests.project import Project
 
 CALLBACK = """\
@@ -227,3 +229,28 @@ def test_no_space_left(lookup: Project, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Path, "replace", replace)
     resumed = lookup.summary()
     assert (resumed.skipped, resumed.pending) == (stored, 0)
+
+
+def test_what_a_module_switches_on_does_not_end_the_run(project: Project) -> None:
+    """JAX's own search for NaN raises at the first; the engine marks the sample, and says that it has switched that off."""
+    model = 'import jax\njax.config.update("jax_debug_nans", True)\njax.config.update("jax_debug_infs", True)\n'
+    project.model(model + "def stage(k): return {'x': jax.numpy.log(k), 'y': 1 / k}\n")
+    summary = project.yaml(CONFIG).summary("sweep.axes.k=[-1.0,0.0,1.0]")
+    assert summary.counts == {"nonfinite": 2, "ok": 1}
+    assert any("execution.debug_nans=true" in w and "jax_debug_infs" in w for w in summary.warnings)
+
+
+def test_the_first_exception_is_told(lookup: Project) -> None:
+    """In the summary, and by a check of the stages, with the user's line; not only in the log."""
+    words = "LookupError: no entry for 0.36 in stage 'stage', model.py:10: raise LookupError(f\"no entry for {float(k):.2f}\")"
+    summary = lookup.summary("scheduler.kind=synchronous")
+    assert [str(trouble) for trouble in summary.raised] == [words]
+    assert "the first that raised:\n    LookupError: no entry for 0.36\n" in describe_run(summary)
+    told = describe_run(lookup.summary("execution.debug_nans=true", store="hunted.zarr"))
+    assert told.count("LookupError: no entry") == 1
+    purity = check_purity(lookup.load("parameters.k=0.4").draft)
+    assert purity.points == ("the first sample", "the last sample")
+    assert {at: str(trouble) for at, trouble in purity.raised.items()} == {
+        "the nominal point": words.replace("0.36", "0.40")
+    }
+    assert f"raised at the nominal point: {words.replace('0.36', '0.40')}" in "\n".join(purity_lines(purity))

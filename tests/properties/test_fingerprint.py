@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+import engine
 from engine.config import read_config
 from engine.draft import make_draft
+from engine.errors import StoreError
 from engine.tracing import fresh
 from tests.project import REPOSITORY, Project
 
@@ -502,3 +507,39 @@ def test_in_other_processes_and_folders(tmp_path: Path) -> None:
     (library / "helpers" / "late.py").write_text("FACTOR = 3.0\n")
     found.append(planned(project.config, project.folder, library))
     assert len(set(found)) == 3
+
+
+DRAWS = """\
+    import jax
+
+
+    def stage(k, key):
+        return k * jax.random.uniform(key, (3,), "float32")
+"""
+
+
+def test_settings_of_jax_that_change_numbers(project: Project) -> None:
+    """One that the caller sets for its own thread holds in the threads that compute, is part of the question, and leaves no trace."""
+    project.model(DRAWS).yaml(CONFIG)
+    usual = project.run()
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    with jax.threefry_partitionable(False):
+        plan = project.load(f"store.path={project.folder / 'other.zarr'}")
+        want = plan.function({"k": 1.0}, key)["stage"]
+        with pytest.raises(StoreError, match="JAX's setting jax_threefry_partitionable"):
+            project.run()
+    found = engine.run(plan)  # under other settings than those that it was loaded with
+    np.testing.assert_array_equal(found.stage[0], want)
+    assert not np.array_equal(usual.stage[0], want)
+    assert {*plan.draft.parts} - {*usual.parts} == {"jax_threefry_partitionable"}  # a default is no part
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: jax.config.jax_threefry_partitionable).result()
+
+
+def test_the_key_of_a_sample_is_the_same_under_any_default(project: Project) -> None:
+    """A model that chooses another generator for its own keys is given the same one as ever."""
+    project.model("def stage(k, key): return {'k': k, 'key': key}").yaml(CONFIG)
+    usual = project.run()
+    with jax.default_prng_impl("rbg"):
+        found = project.run(store="other.zarr")
+    np.testing.assert_array_equal(found["stage.key"], usual["stage.key"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine import runtime
+from engine.errors import PlanError
 from engine.plan import resized
 from engine.program import fit
 from engine.schema import Execution
@@ -97,9 +98,9 @@ def test_a_profile_is_written(wide: Project) -> None:
     assert any(p.name.endswith(".xplane.pb") for p in found)
     taken = wide.folder / "file"
     taken.write_text("")
-    done = wide.cli("run", "case.yaml", "sweep.samples=11", "execution.profile=file", "--json")
-    assert done.code == 2
-    assert "`execution.profile` must be a folder that can be written" in done.err
+    for path in ("file", "file/below"):
+        with pytest.raises(PlanError, match=r"`execution\.profile` must be a folder that can be written"):
+            wide.load("sweep.samples=11", f"execution.profile={wide.folder / path}")
 
 
 def test_the_plan_tells_memory_and_work(wide: Project) -> None:
@@ -130,3 +131,29 @@ def test_preallocation_set_by_the_user_is_left_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
     runtime.set_preallocation(False)
     assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+
+
+NARROW = """\
+    import jax.numpy as jnp
+    import numpy as np
+    from ops.external import callback
+
+
+    def rounded(k):
+        return {"x": k.astype(jnp.float32), "y": (k * jnp.ones(3, jnp.float32)).sum(), "n": k.astype(int)}
+
+
+    asked = callback(lambda k: np.sin(k), result="float32")
+"""
+
+
+def test_an_output_that_a_stage_rounds_is_told_of(project: Project) -> None:
+    """In float64, with the stage, the output and the line; not in float32, where all is."""
+    project.model(NARROW).yaml(
+        "{defaults: [engine, _self_], name: a, parameters: {k: 0.5}, stages: {s: {_target_: model.rounded}, "
+        "t: {_target_: model.asked}}, sweep: {axes: {k: [0.1, 0.2]}}}"
+    )
+    first, second = sorted(w for w in project.load().warnings if "`precision` must be float64" in w)
+    assert "the output 's.x' of stage 's' is float32 (model.py:7: return" in first
+    assert "the output 't' of stage 't' is float32" in second
+    assert not [w for w in project.load("precision=float32").warnings if "`precision`" in w]
