@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -105,13 +106,8 @@ def derivatives(draft: Draft) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Of each variable that is a derivative: the output, and the parameters."""
     found = {}
     for request in draft.requests:
-        for leaf in request.leaves(draft.shapes):
-            by = (
-                tuple(leaf.name.removeprefix(f"{request.name}.").split("."))
-                if leaf.name != request.name
-                else request.wrt
-            )
-            found[leaf.name] = request.of.name, tuple(by)
+        for by in product(request.wrt, repeat={"jvp": 0, "hessian": 2}.get(request.kind, 1)):
+            found[".".join((request.name, *by))] = request.of.name, by or request.wrt
     return found
 
 
