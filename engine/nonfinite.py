@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -110,14 +111,11 @@ def derivatives(draft: Draft) -> dict[str, tuple[str, tuple[str, ...], tuple[str
     found = {}
     pipeline = draft.pipeline
     for request in draft.requests:
-        for leaf in request.leaves(draft.shapes):
-            by = (
-                tuple(leaf.name.removeprefix(f"{request.name}.").split("."))
-                if leaf.name != request.name
-                else request.wrt
-            )
-            between = pipeline.upstream({request.of.reference.root}) & pipeline.downstream(set(by), with_key=False)
-            found[leaf.name] = request.of.name, tuple(by), tuple(name for name in pipeline.names if name in between)
+        for by in product(request.wrt, repeat={"jvp": 0, "hessian": 2}.get(request.kind, 1)):
+            moved = by or request.wrt
+            between = pipeline.upstream({request.of.reference.root}) & pipeline.downstream(set(moved), with_key=False)
+            through = tuple(name for name in pipeline.names if name in between)
+            found[".".join((request.name, *by))] = request.of.name, moved, through
     return found
 
 

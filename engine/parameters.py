@@ -6,6 +6,7 @@ sweep, a derivative and a store speak of, and each parameter's structure, with a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,27 @@ def build_tree(name: str, node: Mapping[str, Any], config: Config, problems: lis
             f"{values.in_words(tree)}. Return a dict, a dataclass or an equinox module, or move the node to the stage that takes it."
         )
         return {}
+    problems += [
+        f"`{key}` must be built of fields that are given, but {kind} computes {field!r} from the others when it is made, and would "
+        f"keep it while they are swept. Make {field} a property, or compute it in a stage."
+        for kind, field in computed_fields(tree)
+    ]
     return tree
+
+
+def computed_fields(node: Any) -> Iterator[tuple[str, str]]:
+    """Dataclasses in a pytree with arrays or floats of which some are given and others computed: kind and computed field."""
+    inside = values.children(node)
+    if dataclasses.is_dataclass(node):
+        numeric = [
+            f
+            for f in dataclasses.fields(node)
+            if any(is_parameter(leaf) for _, leaf in values.leaves(inside.get(f.name)))
+        ]
+        if any(f.init for f in numeric):
+            yield from ((type(node).__name__, f.name) for f in numeric if not f.init)
+    for child in inside.values():
+        yield from computed_fields(child)
 
 
 def take_apart(name: str, tree: Any, problems: list[str]) -> Iterator[tuple[str, Any]]:

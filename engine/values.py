@@ -6,7 +6,7 @@ Imports nothing of the engine; every module that touches a stage's value speaks 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -98,14 +98,29 @@ def register_dataclasses(value: Any) -> None:
     elif isinstance(value, list | tuple):
         children = list(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in dataclasses.fields(value)]
         if jax.tree_util.all_leaves([value]):
-            jax.tree_util.register_dataclass(type(value), data_fields=names, meta_fields=[])
-        children = [getattr(value, name, None) for name in names]
+            register_dataclass(type(value))
+        children = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
     else:
         return
     for child in children:
         register_dataclasses(child)
+
+
+def register_dataclass(kind: type[Any]) -> None:
+    """Make one dataclass a pytree, put together field by field: its `__init__` may check or convert what it is given, once."""
+    names = [f.name for f in dataclasses.fields(kind)]
+
+    def flatten(value: Any) -> tuple[list[tuple[Any, Any]], None]:
+        return [(jax.tree_util.GetAttrKey(name), getattr(value, name, None)) for name in names], None
+
+    def unflatten(_: None, fields: Iterable[Any]) -> Any:
+        made = object.__new__(kind)
+        for name, field in zip(names, fields, strict=True):
+            object.__setattr__(made, name, field)
+        return made
+
+    jax.tree_util.register_pytree_with_keys(kind, flatten, unflatten)
 
 
 def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any] | None:

@@ -28,6 +28,23 @@ MODEL = """
         growth: float
         decay: jax.Array
 
+    @dataclasses.dataclass
+    class Tilt:
+        angle: float  # in degrees where it is made, in radians after that
+
+        def __post_init__(self):
+            if not 0 <= float(self.angle) <= 90:
+                raise ValueError(f"no angle: {self.angle}")
+            self.angle = self.angle * jnp.pi / 180
+
+    @dataclasses.dataclass(frozen=True)
+    class Square:
+        side: jax.Array
+        area: jax.Array = dataclasses.field(init=False)
+
+        def __post_init__(self):
+            object.__setattr__(self, "area", self.side**2)
+
     class Point(typing.NamedTuple):
         x: jax.Array
         y: jax.Array
@@ -72,6 +89,8 @@ MODEL = """
     def make_named(): return Point(jnp.float64(3.0), jnp.array([0.5, 2.0]))
     def make_box(): return Box(3.0, jnp.array([0.5, 2.0]))
     def make_plain(): return Plain(3.0, jnp.array([0.5, 2.0]))
+    def make_tilt(): return Tilt(30.0)
+    def make_square(): return Square(3.0)
     def make_gain(factor): return Gain(jnp.asarray(factor), 2, "odd", jnp.sin)
     def make_mlp(width, seed): return eqx.nn.MLP(1, "scalar", width, 1, activation=jnp.tanh, key=jax.random.key(seed))
     def make_function(): return jnp.sin
@@ -95,6 +114,10 @@ MODEL = """
     def again_named(first): return of_named(first["p"])["f"]
     def again_box(first): return of_box(first["p"])["f"]
     def again_plain(first): return of_plain(first["p"])["f"]
+
+    def rise(tilt): return jnp.sin(tilt.angle)
+    def square(side): return Square(side)
+    def area(square): return square.area
 
     def apply(net, x): return net(x)
     def apply_at(net, x): return net(jnp.array([x]))
@@ -149,6 +172,24 @@ derivatives:
     np.testing.assert_allclose(ds[f"df.p.{growth}"], 2 * g * np.sum(d**3), rtol=1e-14)
     np.testing.assert_allclose(ds[f"df.p.{decay}"], g[:, None] ** 2 * 3 * d**2, rtol=1e-14)
     np.testing.assert_allclose(ds[f"ds.p.{decay}"], g[:, None] ** 2 * 3 * d**2, rtol=1e-14)
+
+
+def test_a_dataclass_checks_and_converts_once(shop: Project) -> None:
+    """30 degrees become pi/6 where the object is made, and never again while it is taken apart and put together."""
+    ds = case(
+        shop,
+        """
+parameters: {tilt: {_target_: model.make_tilt}, side: 3.0}
+stages: {rise: {_target_: model.rise}, square: {_target_: model.square}, area: {_target_: model.area}}
+outputs: {rise: rise, area: area}
+sweep: {axes: {side: [1.0, 3.0]}}
+derivatives: {d: {of: rise, wrt: [tilt]}, da: {of: area, wrt: [side], mode: reverse}}
+""",
+    ).run()
+    np.testing.assert_allclose(ds.rise, 0.5, rtol=1e-14)
+    np.testing.assert_allclose(ds["d.tilt.angle"], np.sqrt(3) / 2, rtol=1e-14)
+    np.testing.assert_array_equal(ds.area, [1.0, 9.0])
+    np.testing.assert_array_equal(ds["da.side"], [2.0, 6.0])
 
 
 MAPPING = """
@@ -339,6 +380,23 @@ def test_repro_and_check_grad_speak_of_what_is_inside(shop: Project) -> None:
     assert "d.rates.growth" in table.out
 
 
+def test_a_derivative_that_is_not_finite_is_told_by_dotted_names(shop: Project) -> None:
+    case(
+        shop,
+        """
+parameters: {rates: {growth: 1.0e+200, decay: [1.0]}}
+stages: {f: {_target_: model.of_dict, _inputs_: {p: rates}}}
+outputs: {f: f.f}
+sweep: {axes: {rates.growth: [1.0, 1.0e+200]}}
+derivatives: {d: {of: f, wrt: [rates.decay]}, h: {of: f, wrt: [rates], kind: hessian}}
+""",
+    )
+    by = {found.variable: found.by for found in shop.summary().nonfinite}
+    assert by["f"] == ()
+    assert by["d.rates.decay"] == ("rates.decay",)
+    assert by["h.rates.decay.rates.decay"] == ("rates.decay", "rates.decay")
+
+
 def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
     case(
         shop, "parameters: {w: {_target_: model.make_drawn}}\nstages: {b: {_target_: model.bias, _inputs_: {b: w.w}}}\n"
@@ -357,6 +415,7 @@ def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
         ("parameters: {p: {_target_: 3}}", ConfigError, "`parameters.p._target_` must be the import path"),
         ("parameters: {p: {_target_: model.make_dct}}", PipelineError, "Did you mean 'make_dict'"),
         ("parameters: {p: {_target_: model.make_gain, fctor: 1.0}}", PipelineError, "Did you mean 'factor'"),
+        ("parameters: {p: {_target_: model.make_square}}", PipelineError, "Square computes 'area' from the others"),
         (
             "parameters: {p: {_target_: model.make_gain}}",
             PipelineError,
