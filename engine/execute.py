@@ -84,9 +84,12 @@ class Runner:
         """What the first sample that raised says."""
 
         self.origins: list[Trouble] = []
-        """With `execution.debug_nans`: where the first failed sample went wrong."""
+        """With `execution.debug_nans`: where a failed sample went wrong."""
 
-        self.hunting = self.plan.config.settings.execution.debug_nans
+        debugging = self.plan.config.settings.execution.debug_nans
+        self.to_hunt = [STATUS[name] for name in ("nonfinite", "error", "solver", "max_steps")] if debugging else []
+        """Kinds of failure of which a sample is yet to be hunted, those that tell most first."""
+
         self.can_raise = bool(jaxprs.callbacks(self.plan.sample_jaxpr)) or not self.plan.config.settings.execution.jit
         self.halted_on_failure = False
 
@@ -110,16 +113,18 @@ class Runner:
                 observer.on_chunk(event)
 
     def look_into(self, samples: np.ndarray[Any, Any], outputs: dict[str, Any], status: np.ndarray[Any, Any]) -> None:
-        """Take down what is not finite in a block, and hunt its first failed sample if none was hunted before."""
+        """Take down what is not finite in a block, and hunt a failed sample of each kind until it is found where one went wrong."""
         with self.lock:
             found = self.tally.add(samples, outputs, status)
             if found and time.monotonic() - self.told > SECONDS_BETWEEN_TALLIES:
                 self.store.update_attributes(nonfinite=self.tally.entries())
                 self.told = time.monotonic()
-            hunting, self.hunting = self.hunting, False
-        if hunting:
-            first = int(np.flatnonzero(status != STATUS["ok"])[0])
-            self.origins = self.hunt(int(samples[first]), int(status[first]))
+            kinds = [code for code in self.to_hunt if (status == code).any()]
+            self.to_hunt = [code for code in self.to_hunt if code not in kinds]
+        for code in kinds:
+            if not self.origins:
+                first = int(np.flatnonzero(status == code)[0])
+                self.origins = self.hunt(int(samples[first]), code)
 
     def hunt(self, sample: int, status: int) -> list[Trouble]:
         """Where a sample went wrong, for the log too. That it cannot be found out is no reason to end a run."""
@@ -184,7 +189,7 @@ class Runner:
             if not self.raised:
                 with suppress(Exception):  # an exception that cannot be read is in the log
                     self.raised = [self.read(error)]
-        if self.hunting:
+        if self.to_hunt:
             self.errors[int(samples[0])] = error
         sweep = len(self.plan.draft.design.dims)
         outputs = {v.name: np.zeros((1, *v.shape[sweep:]), v.dtype) for v in self.plan.variables if v.swept}

@@ -268,7 +268,7 @@ def describe_run(summary: Summary) -> str:
     if summary.origins:
         from engine.origins import describe
 
-        lines += ["  where the first went wrong:", *(f"    {line}" for line in describe(summary.origins))]
+        lines += ["  where one went wrong:", *(f"    {line}" for line in describe(summary.origins))]
     if summary.failures:
         first = summary.nonfinite[0].first if summary.nonfinite else summary.failures[0].sample
         lines.append(f"  look into one: {remedy(summary.store, first)}")

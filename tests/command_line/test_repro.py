@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from engine.reports import describe_run
 from engine.repro import reproduce
 from tests.project import Answer, Project
 
@@ -346,3 +347,29 @@ def test_what_a_store_records_of_where_its_config_is(wells: Project) -> None:
     assert attributes["config_file"] == "case.yaml"
     assert attributes["config_folder"]["from_store"] == "."
     assert attributes["config_folder"]["absolute"] == str(wells.folder.resolve())
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_run_looks_for_the_failure_that_tells_most(project: Project, chunk: int) -> None:
+    """A sample that merely ran out of steps comes first, and says nothing; the one that is not finite is found all the same."""
+    project.model("""\
+        import jax.numpy as jnp
+        from ops.ode import solve
+
+
+        def stage(k):
+            found = solve(lambda t, y, k: -k * y, 1.0, jnp.maximum(k, 0), t1=1.0, max_steps=30)
+            return {"y": found.y + jnp.log(1000.5 + k), "status": found.status}
+    """).yaml("""\
+        defaults: [engine, {scheduler: synchronous}, _self_]
+        name: case
+        parameters: {k: 1.0}
+        stages: {stage: {_target_: model.stage}}
+        sweep: {axes: {k: [1.0, 5000.0, 2.0, -1001.0]}}
+    """)
+    summary = project.summary("execution.debug_nans=true", f"execution.chunk={chunk}")
+    assert summary.counts == {"ok": 2, "max_steps": 1, "nonfinite": 1}
+    (origin,) = summary.origins
+    assert origin.operation == "log"
+    assert "jnp.log(1000.5 + k)" in origin.text
+    assert "where one went wrong:\n    stage.y: log(-0.5) = nan\n" in describe_run(summary)
