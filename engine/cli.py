@@ -381,9 +381,11 @@ def plan_command(options: argparse.Namespace) -> int:
     draft = make_draft(config)
     purity = None
     if options.check:
-        from engine.purity import check_purity
+        from engine.purity import check_purity, compare_processes
 
         purity = wait_for(lambda: check_purity(draft))
+        if not purity.problems:
+            compare_processes(draft, purity)
         if purity.problems:
             return report_impure(purity, options.json)
     plan = make_plan(draft)

@@ -6,8 +6,11 @@ arguments, globals and output are watched meanwhile. Then the pipeline is evalua
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine import hidden_state, jaxprs, origins, transforms, values
+from engine.config import read_config
 from engine.diagnosis import (
     Advice,
     Line,
@@ -29,7 +33,7 @@ from engine.diagnosis import (
     line_of,
     short_path,
 )
-from engine.draft import Draft, adjoint_context
+from engine.draft import Draft, adjoint_context, make_draft
 from engine.errors import StageError
 from engine.fingerprint import digest
 from engine.hidden_state import Kept, find_line, matching_line
@@ -38,7 +42,7 @@ from engine.origins import Trouble
 from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
 from engine.runtime import quiet_callbacks
-from engine.tracing import Trace, find_leak, fresh, inputs_of, listening, observe, stage_on
+from engine.tracing import Trace, find_leak, fresh, inputs_of, listening, observe, stage_on, trace_stage
 
 LOOSE = 1e-3
 """Relative difference between a compiled and an op-by-op evaluation that is let pass: XLA reorders arithmetic."""
@@ -75,7 +79,7 @@ class Verdict:
         return not self.problems
 
 
-@dataclass(frozen=True)
+@dataclass
 class Purity:
     """What a check found."""
 
@@ -88,6 +92,9 @@ class Purity:
 
     parameters: tuple[str, ...] = ()
     """Problems of parameters that a `_target_` makes."""
+
+    processes: int = 1
+    """In how many processes the stages were traced."""
 
     @property
     def problems(self) -> list[str]:
@@ -133,6 +140,50 @@ def check_traces(draft: Draft) -> None:
                 raise StageError(found)
 
 
+def compare_processes(draft: Draft, purity: Purity) -> None:
+    """Trace every stage in another process too: what is drawn, timed or hashed while modules are imported differs there.
+
+    Args:
+        draft: of a config in a file.
+        purity: what is known so far; what is found is added.
+    """
+    config = draft.config
+    command = "import sys; from engine.purity import print_programs; print_programs(sys.argv[1], sys.argv[2:])"
+    seed = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(config.path), *config.overrides],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        theirs = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise StageError(
+            "`stages` must be traced in any process, but another one failed: "
+            f"{(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. Import what they need in the model itself."
+        ) from None
+    ours = digests(draft)
+    for stage, verdict in zip(draft.pipeline.stages, purity.verdicts, strict=True):
+        if ours[stage.name] != theirs[stage.name]:
+            line = matching_line(stage.function, RANDOM, TIME, r"\bhash\(|\bid\(|getpid") or definition(stage.function)
+            verdict.problems.append(problem(about(stage, draft.shapes), ELSEWHERE, line).problems[0])
+    purity.processes += 1
+
+
+def print_programs(path: str, overrides: list[str]) -> None:
+    """The digest of each stage's program, as one line of JSON."""
+    print(json.dumps(digests(make_draft(read_config(path, overrides)))), flush=True)
+
+
+def digests(draft: Draft) -> dict[str, str]:
+    """The digest of each stage's program, traced alone."""
+    with adjoint_context(draft.config)("none"), listening([]), fresh():
+        return {stage.name: digest(trace_stage(stage, draft.shapes)) for stage in draft.pipeline.stages}
+
+
 # --- Tracing ---
 
 
@@ -145,7 +196,7 @@ def examine(stage: Stage, shapes: Mapping[str, Any]) -> Verdict:
         return Verdict(stage.name, list(error.problems))
     changed = hidden_state.changes(before, hidden_state.kept_by(stage.function))
     where = about(stage, shapes)
-    found = [*impurities(stage, where, first, second, changed), *outside(second.jaxpr, where)]
+    found = [*impurities(stage, where, first, second, changed), *outside(second, where)]
     return Verdict(stage.name, [problem for error in found for problem in error.problems], list(notes(second)))
 
 
@@ -182,8 +233,13 @@ def impurities(
         yield problem(where, varying(line), line)
 
 
-def outside(jaxpr: Any, where: StageContext) -> Iterator[StageError]:
+def outside(trace: Trace, where: StageContext) -> Iterator[StageError]:
     """Effects that no stage may have."""
+    jaxpr = trace.jaxpr
+    for what, file, number in dict.fromkeys(trace.acted):
+        remedy = "Return what is to be kept: it is stored. Take what is read as a parameter, or as a constant in the stage's node."
+        advice = Advice("act on nothing outside", f"it {what} while JAX traces it, once for all samples", remedy)
+        yield problem(where, advice, line_of([(file, number)]))
     for place in lines_of(jaxpr, "io_callback"):
         remedy = (
             "Return the value, so that it is stored; jax.debug.print shows it, jax.pure_callback calls a pure function."
@@ -275,6 +331,14 @@ def change(kept: Kept, line: Line | None) -> Advice:
         return Advice("change nothing that outlives a call", but, "Return that value, so that it is stored.")
     remedy = "Compute it from the arguments; a state that goes on is returned, or is the carry of a loop."
     return Advice("change nothing that outlives a call", f"it changes {what} each time that it is traced", remedy)
+
+
+ELSEWHERE = Advice(
+    "give the same program in every process",
+    "another process traces another one: something that its module makes on import, or that it asks Python, differs there, such as random "
+    "numbers without a seed, a time, hash() or os.getpid()",
+    "Give the generator a seed, or write the value into the config.",
+)
 
 
 def varying(line: Line | None) -> Advice:

@@ -145,8 +145,9 @@ def purity_lines(purity: Purity) -> list[str]:
     """A line for each stage, with what it does beside; how it was found out."""
     rows = [(v.stage, "pure" if v.pure else "not pure", "; ".join(v.notes)) for v in purity.verdicts]
     where = f", evaluated twice at {', '.join(purity.points)}" if purity.points else ""
+    elsewhere = " and in another process" if purity.processes > 1 else ""
     raised = [f"raised at {words}: {trouble}" for words, trouble in purity.raised.items()]
-    return ["  " + line for line in [*table(rows), f"(traced twice{where})", *raised]]
+    return ["  " + line for line in [*table(rows), f"(traced twice{elsewhere}{where})", *raised]]
 
 
 def graph_lines(plan: Plan) -> list[str]:

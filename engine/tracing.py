@@ -10,7 +10,9 @@ import functools
 import inspect
 import io
 import itertools
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -29,6 +31,7 @@ TRACES = jax.make_user_context()
 """A part of the key of JAX's caches of traces: under another value, functions that were traced before are traced again."""
 
 NUMBERS = itertools.count()
+JAX = os.path.dirname(jax.__file__)
 
 
 @dataclass
@@ -41,6 +44,9 @@ class Trace:
 
     printed: list[tuple[str, int]] = field(default_factory=list)
     """Files and lines of the user's that printed."""
+
+    acted: list[tuple[str, str, int]] = field(default_factory=list)
+    """What it did outside, and the file and line of the user's that did."""
 
 
 def inputs_of(stage: Stage, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +95,7 @@ def observe(stage: Stage, shapes: Mapping[str, Any]) -> Trace:
         StageError: it cannot be traced, or not again.
     """
     trace = Trace()
-    with fresh(), listening(trace.printed):
+    with fresh(), listening(trace.printed), auditing(trace.acted):
         trace.jaxpr = trace_stage(replace(stage, function=watched(stage.function, trace.mutated)), shapes)
     return trace
 
@@ -148,3 +154,56 @@ def listening(lines: list[tuple[str, int]]) -> Iterator[None]:
     """Note the lines of the user's that print; what they print was printed by the trace of the plan already."""
     with contextlib.redirect_stdout(Ear(lines)):
         yield
+
+
+ACTS = {
+    "os.putenv": "sets a variable of the environment",
+    "os.unsetenv": "removes a variable of the environment",
+    "os.chdir": "changes the working directory",
+    "os.mkdir": "makes a folder",
+    "os.remove": "removes a file",
+    "os.rename": "moves a file",
+    "os.system": "runs a command",
+    "subprocess.Popen": "runs a command",
+    "socket.connect": "connects to another machine",
+}
+"""Events of Python's audit hooks (PEP 578), and what they mean."""
+
+WATCHED: dict[int, list[tuple[str, str, int]]] = {}
+"""Thread -> where what it does outside is noted."""
+
+
+@contextlib.contextmanager
+def auditing(acted: list[tuple[str, str, int]]) -> Iterator[None]:
+    """Note what the user's code does outside: files that it writes, the environment, commands. It is done all the same."""
+    install_hook()
+    WATCHED[threading.get_ident()] = acted
+    try:
+        yield
+    finally:
+        WATCHED.pop(threading.get_ident(), None)
+
+
+@functools.cache
+def install_hook() -> None:
+    """Have Python tell of events. A hook cannot be taken out again; it does nothing while nobody watches."""
+    sys.addaudithook(hear)
+
+
+def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    """An event of this process."""
+    acted = WATCHED.get(threading.get_ident()) if WATCHED else None
+    if acted is None:
+        return
+    what = ACTS.get(event)
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        what = f"writes the file {arguments[0]!r}"
+    if what is None:
+        return
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if JAX in frame.f_code.co_filename or "importlib" in frame.f_code.co_filename:  # a cache of its own
+            return
+        frame = frame.f_back
+    if frame is not None:
+        acted.append((what, frame.f_code.co_filename, frame.f_lineno))

@@ -103,7 +103,9 @@ class Sample:
                 moved = {p: parameters[p] for p in one.wrt}
                 with self.adjoint(one.adjoint), differentiable(one):
                     rest, derivatives = one(along(one, self.values(given, one.of), parameters, key), moved)
-                status = rest[STATUS] if STATUS not in found else jnp.where(found[STATUS] == 0, rest[STATUS], found[STATUS])
+                status = (
+                    rest[STATUS] if STATUS not in found else jnp.where(found[STATUS] == 0, rest[STATUS], found[STATUS])
+                )
                 found = {name: rest[name] for name in names} | found | derivatives | {STATUS: status}
             return found
 

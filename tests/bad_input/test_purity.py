@@ -11,7 +11,7 @@ import engine
 from engine.config import read_config
 from engine.draft import make_draft
 from engine.errors import StageError
-from engine.purity import Purity, Verdict, check_purity
+from engine.purity import Purity, Verdict, check_purity, compare_processes
 from tests.project import REPOSITORY, Project
 
 MODEL = """\
@@ -363,7 +363,9 @@ def test_the_command_says_pure(project: Project) -> None:
     answer = project.cli("plan", "case.yaml", "--check")
     assert answer.code == 0, answer.err
     assert f"purity\n  first  pure\n  stage  pure  prints for each sample (model.py:{START})\n" in answer.out
-    assert "evaluated twice at the nominal point, the first sample, the last sample" in answer.out
+    assert (
+        "(traced twice and in another process, evaluated twice at the nominal point, the first sample, " in answer.out
+    )
     data = project.cli("plan", "case.yaml", "--check", "--json").json["purity"]
     assert data["pure"] is True
     assert data["stages"]["first"] == {"pure": True, "problems": [], "notes": []}
@@ -380,6 +382,64 @@ def test_the_command_refuses_what_is_not(project: Project) -> None:
     answer = project.cli("plan", "case.yaml", "--check", "--json")
     assert (answer.code, answer.json["status"]) == (2, "error")
     assert answer.json["purity"]["stages"]["stage"]["problems"] == answer.json["problems"]
+
+
+ELSEWHERE = {
+    # what stands before the stage; its body
+    "drawn at import": ("W = np.random.normal(size=3)", "return x * W.sum()"),
+    "time at import": ("T = time.time()", "return x * T"),
+    "a cache of random numbers": (
+        "@functools.lru_cache\ndef drawn():\n    return np.random.normal()",
+        "return x * drawn()",
+    ),
+    "process": ("import os", "return x * os.getpid()"),
+    "hash": ("", "return x * (hash('abc') % 1000)"),
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_what_differs_between_processes_is_found(project: Project, case: str) -> None:
+    """No run of such a model could be resumed: each would have another fingerprint."""
+    before, body = ELSEWHERE[case]
+    imports = "import functools, time\nimport numpy as np\n"
+    project.model(f"{imports}{before}\n\n\ndef stage(x):\n    {body}\n", f"m{abs(hash(case))}").yaml(f"""\
+        defaults: [engine, _self_]
+        name: case
+        parameters: {{x: 0.5}}
+        stages: {{stage: {{_target_: m{abs(hash(case))}.stage}}}}
+    """)
+    draft = make_draft(read_config(project.config))
+    found = check_purity(draft)
+    assert found.problems == []
+    compare_processes(draft, found)
+    (message,) = found.problems
+    assert message.startswith("`stages.stage` must give the same program in every process")
+
+
+ACTS = {
+    "file": ("open(PATH, 'a').close()\nreturn x", "writes the file"),
+    "numpy file": ("np.savetxt(PATH, np.ones(3))\nreturn x", "writes the file"),
+    "environment": ("os.environ['ENGINE_TEST'] = '1'\nreturn x", "sets a variable of the environment"),
+    "command": ("subprocess.run(['true'])\nreturn x", "runs a command"),
+}
+
+
+@pytest.mark.parametrize("case", ACTS)
+def test_what_a_stage_does_outside_is_found(project: Project, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TEST", "0")
+    body, words = ACTS[case]
+    path = project.folder / "written.txt"
+    found = checked(project, f"import os, subprocess\nPATH = {str(path)!r}\n{body}")
+    (message,) = verdict(found).problems
+    assert message.startswith("`stages.stage` must act on nothing outside, but it ")
+    assert words in message
+    assert body.splitlines()[0] in message
+
+
+def test_reading_a_file_is_let_pass(project: Project) -> None:
+    (project.folder / "table.csv").write_text("1,2\n")
+    path = str(project.folder / "table.csv")
+    assert checked(project, f"return x * np.loadtxt({path!r}, delimiter=',').sum()").problems == []
 
 
 def test_a_worked_pipeline_is_pure() -> None:
