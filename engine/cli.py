@@ -419,13 +419,14 @@ def check_grad_command(options: argparse.Namespace) -> int:
 
     if options.samples < 1:
         raise UserError(f"`--samples` must be a positive integer, but is {options.samples}. Leave it out for 5.")
-    rows = check_gradients(make_plan(make_draft(config)), options.samples)
-    fine = all(row.verdict == "ok" for row in rows)
+    check = check_gradients(make_plan(make_draft(config)), options.samples)
     if options.json:
-        print_json({"status": "complete" if fine else "partial", "derivatives": [asdict(row) for row in rows]})
+        status = "complete" if check.passes else "partial"
+        left_out = [asdict(one) for one in check.left_out]
+        print_json({"status": status, "derivatives": [asdict(row) for row in check.rows], "left_out": left_out})
     else:
-        print(describe_checks(rows))
-    return 0 if fine else 3
+        print(describe_checks(check))
+    return 0 if check.passes else 3
 
 
 def show_command(options: argparse.Namespace) -> int:
