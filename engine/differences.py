@@ -41,7 +41,10 @@ class Slopes:
     """By central differences; from one side where the function is not finite on the other."""
 
     error: Array
-    """What they are uncertain by."""
+    """What they are uncertain by, if the function is smooth."""
+
+    rough: Array
+    """By how much long and short steps contradict each other, as they do on noise; 0 where they agree within their errors."""
 
     left: Array
     right: Array
@@ -107,14 +110,19 @@ def slopes_of(here: Array, above: Array, below: Array, h: Array) -> Slopes:
     with np.errstate(all="ignore"):  # values that are not finite are looked at by the caller
         forward, backward, change = (above - here) / h, (here - below) / h, above - below
         value, error = ridders(change / (2 * h))
+        half = STEPS // 2
+        rough = contradiction(ridders(change[:half] / (2 * h[:half])), ridders(change[half:] / (2 * h[half:])))
         right, right_error = ridders(forward, 1)
         left, left_error = ridders(backward, 1)
         for side, its_error, other in ((right, right_error, below), (left, left_error, above)):
             alone = np.isfinite(side) & np.isfinite(its_error) & ~np.isfinite(other).any(axis=0)
             value, error = np.where(alone, side, value), np.where(alone, its_error, error)
+        # Rounding may hide that much, however well the values agree.
+        error = np.maximum(error, np.where(np.any(change, axis=0), np.finfo(here.dtype).eps * np.abs(here) / h[0], 0.0))
         reach = np.max(np.abs(np.nan_to_num([forward[0], backward[0]], nan=0.0, posinf=0.0, neginf=0.0)), axis=0)
         stepped = bool(np.any(change[0]) and not np.any(change[-1]))
-        return Slopes(value, error, left, right, limit(forward - backward), limit(change), reach, stepped)
+        kink, jump = limit(forward - backward), limit(change)
+        return Slopes(value, error, rough, left, right, kink, jump, reach, stepped)
 
 
 def ridders(slopes: Array, power: int = 2) -> tuple[Array, Array]:
@@ -154,14 +162,24 @@ def clear(found: tuple[Array, Array]) -> Array:
     return np.where(np.abs(value) > CLEARLY * doubt, value, 0.0)
 
 
+def contradiction(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
+    """By how much two values differ; 0 where their errors allow it."""
+    apart = np.abs(a[0] - b[0])
+    return np.where(apart > 3 * (a[1] + b[1]), apart, 0.0)
+
+
 def sharpened(coarse: Slopes, fine: Slopes) -> Slopes:
-    """Of differences with long steps and with shorter ones, the more certain. Where they contradict each other, as on noise, that is
-    the error; and a kink of the long steps is none if the short ones see the function bend."""
-    error, apart = np.minimum(fine.error, coarse.error), np.abs(fine.value - coarse.value)
-    error = np.where(apart > 3 * (fine.error + coarse.error), np.maximum(error, apart), error)
-    value = np.where(fine.error < coarse.error, fine.value, coarse.value)
+    """Of differences with long steps and with shorter ones, the more certain; a kink of the long ones is none if the short ones see
+    the function bend."""
+    better = fine.error < coarse.error
+    apart = contradiction((coarse.value, coarse.error), (fine.value, fine.error))
     return replace(
-        coarse, value=value, error=error, kink=seen(coarse.kink, fine.kink), jump=seen(coarse.jump, fine.jump)
+        coarse,
+        value=np.where(better, fine.value, coarse.value),
+        error=np.where(better, fine.error, coarse.error),
+        rough=np.maximum(coarse.rough, apart),
+        kink=seen(coarse.kink, fine.kink),
+        jump=seen(coarse.jump, fine.jump),
     )
 
 

@@ -25,11 +25,13 @@ from engine.disconnection import Cut, Path, paths_of
 from engine.draft import adjoint_context
 from engine.errors import PlanError, StageError, UserError
 from engine.lowering import evaluate, look_up
+from engine.nonfinite import finite
 from engine.origins import raised
 from engine.outputs import Leaf
 from engine.pipeline import Pipeline
 from engine.plan import Plan, make_plan
 from engine.program import Program
+from engine.runs import NAMES, quiet_callbacks
 from engine.status import STATUS
 from engine.transforms import make_key
 
@@ -41,6 +43,9 @@ LOOSE = 0.05
 
 TIGHTER = 1e-3
 """By what the tolerances of solvers are multiplied, to see whether a difference is theirs."""
+
+UNSURE = 10.0
+"""So many times what the differences are uncertain by, by their own estimate, they may be wrong."""
 
 ZOOMS = 2
 """How often the differences are taken again with steps that begin where the last ones ended, where something is wrong."""
@@ -164,20 +169,28 @@ def check_gradients(plan: Plan, samples: int = 5) -> Check:
     if not plan.draft.requests:
         raise PlanError("`derivatives` must hold at least one to be checked, but is empty. Add one to the config.")
     index = np.unique(np.linspace(0, plan.draft.design.samples - 1, max(1, samples)).astype(np.int64))
-    points, found, left_out = compute(plan, index)
-    paths = paths_of(plan.draft)
-    rows = []
-    for case in cases(plan):
-        here, ours = points, found[case.name]
-        slopes, failed = slopes_at(case, points)
-        if failed:
-            kept = np.array([i for i in range(len(points.samples)) if i not in failed], int)
-            here, ours = points.take(kept), ours[kept]
-            for i, error in failed.items():
-                left_out.append(leave_out(plan, int(points.samples[i]), error, case.name))
-        rows.append(unknown(case) if slopes is None else judge(case, here, ours, slopes, paths))
-    rows = explain_by_tolerance(plan, points, found, rows)
+    with quiet_callbacks():
+        points, found, left_out = compute(plan, index)
+        paths = paths_of(plan.draft)
+        rows = []
+        for case in cases(plan):
+            row, raising = check(case, points, found[case.name], paths)
+            rows.append(row)
+            left_out += raising
+        rows = explain_by_tolerance(plan, points, found, rows)
     return Check(tuple(rows), tuple(left_out))
+
+
+def check(case: Case, points: Points, found: Array, paths: Mapping[str, Path]) -> tuple[Row, list[LeftOut]]:
+    """The row of a derivative, and the samples around which the values cannot be computed."""
+    slopes, failed = slopes_at(case, points)
+    left_out = [leave_out(points.plan, int(points.samples[i]), error, case.name) for i, error in failed.items()]
+    if slopes is None:
+        return Row(
+            case.name, case.request.of.name, case.wrt, None, None, None, "unresolved: no value around it"
+        ), left_out
+    kept = np.array([i for i in range(len(points.samples)) if i not in failed], int)
+    return judge(case, points.take(kept), found[kept], slopes, paths), left_out
 
 
 def compute(plan: Plan, index: Array) -> tuple[Points, dict[str, Array], list[LeftOut]]:
@@ -185,15 +198,17 @@ def compute(plan: Plan, index: Array) -> tuple[Points, dict[str, Array], list[Le
     program = Program(plan)
     program.prepare()
     found, status, errors = run(program, index)
-    names = {code: name for name, code in STATUS.items()}
+    # Of values that are finite, a derivative that is not is what is looked for.
+    outputs = [found[leaf.name] for leaf in plan.draft.outputs if leaf.name in found]
+    sound = np.all([np.ones(len(index), bool), *map(finite, outputs)], axis=0)
+    fine = (status == STATUS["ok"]) | ((status == STATUS["nonfinite"]) & sound)
     left_out = [
         leave_out(plan, int(sample), errors[int(sample)])
         if int(sample) in errors
-        else LeftOut(int(sample), plan.draft.design.point(int(sample)), names.get(int(code), "failed"))
-        for sample, code in zip(index, status, strict=True)
-        if code != STATUS["ok"]
+        else LeftOut(int(sample), plan.draft.design.point(int(sample)), f"failed with status {NAMES[int(code)]}")
+        for sample, code in zip(index[~fine], status[~fine], strict=True)
     ]
-    good = np.flatnonzero(status == STATUS["ok"])
+    good = np.flatnonzero(fine)
     if not len(good):
         raise none_left(plan, left_out, list(errors.values()))
     ours = {name: array[good] for name, array in found.items()}
@@ -239,16 +254,15 @@ def none_left(plan: Plan, left_out: Sequence[LeftOut], errors: Sequence[Exceptio
     tried = "the sample tried" if len(left_out) == 1 else f"all {len(left_out)} samples tried"
     if not errors:
         return PlanError(
-            f"`derivatives` must be checked at samples that succeed, but {tried} failed. {str(left_out[0]).capitalize()}. "
+            f"`derivatives` must be checked at samples that succeed, but {tried} failed: {left_out[0]}. "
             "Choose others with --samples."
         )
     trouble = raised(plan, errors[0])
     key = f"stages.{trouble.stage}" if trouble.stage else "stages"
     at = f" ({trouble.file}:{trouble.line})" if trouble.file else ""
-    said = one_line(trouble.said)
     return StageError(
-        f"`{key}` must run to its end where derivatives are checked, but at {tried} it raised {said.rstrip('.')}.{at} "
-        "Mend it, or choose other samples with --samples."
+        f"`{key}` must run to its end where derivatives are checked, but raised at {tried}: {one_line(trouble.said).rstrip('.')}{at}. "
+        "Where it is right to raise, check at other samples."
     )
 
 
@@ -410,6 +424,9 @@ def compared(case: Case, points: Points, found: Array, slopes: Slopes, verdict: 
     size = max(largest, peak(found[np.isfinite(found)]), FIRST_STEP * peak(slopes.reach), 1e-300)
     off = np.where(both, np.abs(np.where(both, found - exact, 0.0)), 0.0) / size
     gap, doubt = peak(off), peak(error[told]) / size
+    if gap > TOLERANCE:
+        error = np.maximum(error, np.nan_to_num(slopes.rough.reshape(found.shape)))
+        doubt = peak(error[told]) / size
     kink, jump = (clear(one).reshape(found.shape) for one in (slopes.kink, slopes.jump))
     bend, leap = worst(np.abs(kink)), worst(np.abs(jump))
     where = worst(off)
@@ -423,7 +440,7 @@ def compared(case: Case, points: Points, found: Array, slopes: Slopes, verdict: 
             verdict, where = "kink", bend
         elif gap <= TOLERANCE:
             verdict = "ok"
-        elif gap <= 3 * doubt:
+        elif gap <= UNSURE * doubt:
             verdict = "unresolved: the differences are too noisy to tell"
         else:
             verdict = "differs"
@@ -446,8 +463,7 @@ def explain(case: Case, points: Points, found: Array, slopes: Slopes, verdict: s
     """The sentence under the table."""
     if not found.size or verdict in PASSES or verdict.startswith("disconnected"):
         return ""
-    what = "its slope" if case.request.order == 1 and case.request.kind not in ("hessian", "hvp") else "its derivative"
-    of, by = case.request.of.name, case.wrt
+    of, by = case.request.of.name, " and ".join(case.direction)
     if case.request.kind in ("hessian", "hvp") or case.request.order > 1:
         of = f"the derivative of {of}"
     at = f"{case.name}{list(map(int, where[1:])) if len(where) > 1 else ''} at {points.at(int(where[0]), case.request.wrt)}"
@@ -458,28 +474,19 @@ def explain(case: Case, points: Points, found: Array, slopes: Slopes, verdict: s
         return f"{at} is {ours}{beside}. A root, a norm, a quotient or a power whose slope is infinite or 0/0 there makes it so."
     if verdict == "kink":
         return (
-            f"{at}: {of} has a kink in {by}: {what} is {left:.4g} to the left and {right:.4g} to the right. The program gives "
-            f"{ours}, which is one choice among many."
+            f"{at}: {of} has a kink in {by}: its slope is {left:.4g} to the left and {right:.4g} to the right. The program gives "
+            f"{ours}; at a kink a derivative is a choice."
         )
     if verdict == "jump":
-        return f"{at}: {of} jumps as {by} passes, so that it has no derivative there. The program gives {ours}."
+        return f"{at}: {of} jumps there, so that it has no slope in {by}. The program gives {ours}."
     if verdict.startswith("unresolved: the values"):
         return f"{at}: {of} is not finite on either side. The program gives {ours}."
-    error = slopes.error.reshape(found.shape)[where]
-    return f"{at}: the program gives {ours}, finite differences {value:.4g} ± {error:.1g}."
-
-
-def unknown(case: Case) -> Row:
-    """The row of a derivative around whose samples the values cannot be computed."""
-    return Row(
-        case.name,
-        case.request.of.name,
-        case.wrt,
-        None,
-        None,
-        None,
-        "unresolved: the values around it cannot be computed",
+    error, rough = (one.reshape(found.shape)[where] for one in (slopes.error, slopes.rough))
+    text = f"{at}: the program gives {ours}, finite differences {value:.4g} ± {max(error, rough):.1g}."
+    noise = (
+        " The values are rougher than that, as those of a solver are within its tolerance: lower that, and check again."
     )
+    return text + noise if verdict.startswith("unresolved") else text
 
 
 def peak(array: Array) -> float:
