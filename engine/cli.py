@@ -52,7 +52,16 @@ examples:
   python -m engine check-grad conf/oscillator.yaml
   python -m engine check-grad conf/oscillator.yaml --samples 20 --json
 
-exit codes: 0 every derivative agrees; 3 one differs, is disconnected, or cannot be told from noise
+verdicts
+  ok                finite differences give the same
+  within tolerance  so do tighter solves; this one is off by at most 5 %, by its own rtol and atol
+  differs           the derivative is wrong, or the solver's tolerance too loose for it
+  kink, jump        the slopes, or the values, on either side of a sample are not the same
+  not finite        inf or nan where the values are finite
+  disconnected      a rounding, a comparison or stop_gradient makes it zero
+  unresolved        the values are too rough for finite differences, or not finite around a sample
+
+exit codes: 0 every derivative is ok or within tolerance; 3 one is not; 2 something in the config or the model to mend
 """,
     "show": """\
 examples:

@@ -129,7 +129,7 @@ def test_through_an_ode_from_the_command_line(project: Project) -> None:
     answer = project.cli("check-grad", "case.yaml", "solver.rtol=1e-9", "--json")
     assert answer.code == 0, answer.out + answer.err
     assert [row["verdict"] for row in answer.json["derivatives"]] == ["ok"] * 3
-    table = project.cli("check-grad", "case.yaml", "solver.rtol=1e-9", "--samples", "2").out
+    table = project.cli("check-grad", "case.yaml", "~derivatives.h", "~derivatives.r", "--samples", "2").out
     assert "uncertainty" in table
     assert project.cli("check-grad", "case.yaml", "--samples", "0").code == 2
 
@@ -239,17 +239,16 @@ def test_a_jump_has_no_slope(project: Project) -> None:
 
 
 def test_a_derivative_that_is_not_finite_is_told_with_its_sample(project: Project) -> None:
-    project_of(project, "k * jnp.linalg.norm(jnp.stack([x, 2 * x]))", "k, x", x=1.0, k=1.0)
+    project_of(project, "jnp.linalg.norm(jnp.stack([x, 2 * x]))", x=1.0)
     answer = project.cli("check-grad", "case.yaml", "+sweep.axes.x=[0.0,1.0]", "--json")
     assert answer.code == 3
-    by_k, by_x = answer.json["derivatives"]
-    assert by_k["verdict"] == "ok"
-    assert by_x["verdict"] == "not finite"
-    assert by_x["difference"] < 1e-9  # at the other sample
-    assert by_x["explanation"].startswith("g.x at sample 0 (k=1, x=0) is nan; finite differences give 0.")
+    (row,) = answer.json["derivatives"]
+    assert row["verdict"] == "not finite"
+    assert row["difference"] < 1e-9  # at the other sample
+    assert row["explanation"].startswith("g.x at sample 0 (x=0) is nan; finite differences give 0.")
     table = project.cli("check-grad", "case.yaml", "parameters.x=0.0")
     assert table.code == 3
-    assert "-" in table.out.splitlines()[2].split()
+    assert table.out.splitlines()[1].split()[4] == "-"
 
 
 CALLED = """\
@@ -366,6 +365,7 @@ def test_a_wrong_rule_is_found_at_any_tolerance(project: Project, tolerance: lis
     assert 0.08 < row.difference < 0.11
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`solver.adjoint`")
 def test_a_derivative_that_a_loose_tolerance_spoils_fails(project: Project) -> None:
     """Backsolve is a third off, and right only with tolerances that nobody asked for."""
