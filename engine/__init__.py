@@ -5,7 +5,7 @@ conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(paramet
      --transform--> program --plan--> Plan (checked, costed, chunked) --execute--> Dask tasks --> Zarr
     derivatives, transforms  plan, chunks, bounds, fingerprint          program, execute, runs     store, encoding
 sweep --> Design (points): designs of axes, distributions, tables
-jaxpr --> facts: jaxprs, primitives;  plan --> a check of its derivatives: gradient_check
+jaxpr --> facts: jaxprs, primitives;  plan --> a check of its derivatives: gradient_check, differences
 
 >>> import engine
 >>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])

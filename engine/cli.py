@@ -55,7 +55,16 @@ examples:
   python -m engine check-grad conf/oscillator.yaml
   python -m engine check-grad conf/oscillator.yaml --samples 20 --json
 
-exit codes: 0 every derivative agrees; 3 one differs, is disconnected, or cannot be told from noise
+verdicts
+  ok                finite differences give the same
+  within tolerance  so do tighter solves; this one is off by at most 5 %, by its own rtol and atol
+  differs           the derivative is wrong, or the solver's tolerance too loose for it
+  kink, jump        the slopes, or the values, on either side of a sample are not the same
+  not finite        inf or nan where the values are finite
+  disconnected      a rounding, a comparison or stop_gradient makes it zero
+  unresolved        the values are too rough for finite differences, or not finite around a sample
+
+exit codes: 0 every derivative is ok or within tolerance; 3 one is not; 2 something in the config or the model to mend
 """,
     "show": """\
 examples:
@@ -423,13 +432,14 @@ def check_grad_command(options: argparse.Namespace) -> int:
 
     if options.samples < 1:
         raise UserError(f"`--samples` must be a positive integer, but is {options.samples}. Leave it out for 5.")
-    rows = check_gradients(make_plan(make_draft(config)), options.samples)
-    fine = all(row.verdict == "ok" for row in rows)
+    check = check_gradients(make_plan(make_draft(config)), options.samples)
     if options.json:
-        print_json({"status": "complete" if fine else "partial", "derivatives": [asdict(row) for row in rows]})
+        status = "complete" if check.passes else "partial"
+        left_out = [asdict(one) for one in check.left_out]
+        print_json({"status": status, "derivatives": [asdict(row) for row in check.rows], "left_out": left_out})
     else:
-        print(describe_checks(rows))
-    return 0 if fine else 3
+        print(describe_checks(check))
+    return 0 if check.passes else 3
 
 
 def show_command(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ that only happens to be zero at some samples is none of these, nor is the second
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from engine.dataflow import Analysis
 from engine.diagnosis import is_users, short_path
 from engine.jaxprs import stack_of
+from engine.sites import stage_of
 
 if TYPE_CHECKING:
     from engine.derivatives import Request
@@ -45,6 +46,8 @@ class Cut:
     line: str
     """The user's line, `model.py:12`; empty if there is none."""
 
+    stage: str = ""
+
     def __str__(self) -> str:
         at = f" at {self.line}" if self.line else ""
         return f"cut inside the call{at}, or it is not used there" if self.inside else f"cut by {self.name}{at}"
@@ -67,8 +70,12 @@ NOWHERE = Path()
 class Paths(Analysis[Path]):
     """How values depend on the parameters."""
 
-    def __init__(self) -> None:
-        self.cuts: dict[tuple[int, int], Cut] = {}
+    def __init__(self, stages: Collection[str]) -> None:
+        self.stages = stages
+        self.stage = ""
+        """Of the outermost equation: a function that several stages call is traced once, with the lines of the first."""
+
+        self.cuts: dict[tuple[int, int, str], Cut] = {}
 
     def constant(self, value: Any) -> Path:
         """A constant does not."""
@@ -89,13 +96,21 @@ class Paths(Analysis[Path]):
         """A condition moves a result, and hands on no derivative."""
         return self.join(result, Path(cut=by.cut))
 
+    def apply(self, eqn: Any, operands: list[Path], site: Any) -> list[Path]:
+        """Note the stage on the way in."""
+        around, self.stage = self.stage, self.stage or stage_of(eqn, self.stages) or ""
+        try:
+            return super().apply(eqn, operands, site)
+        finally:
+            self.stage = around
+
     def step(self, eqn: Any, operands: list[Path], site: Any) -> list[Path]:
         """A primitive hands paths on, or cuts them."""
         path = self.joined([NOWHERE, *operands])
         if path.smooth and cuts(eqn):
-            place = id(eqn), id(site)  # JAX's own functions are traced once, and called from several lines
+            place = id(eqn), id(site), self.stage  # JAX's own functions are traced once, and called from several lines
             if place not in self.cuts:
-                self.cuts[place] = read_cut(eqn, site, len(self.cuts))
+                self.cuts[place] = read_cut(eqn, site, len(self.cuts), self.stage)
             path = self.join(Path(cut=path.cut), Path(cut=dict.fromkeys(path.smooth, self.cuts[place])))
         return [path] * len(eqn.outvars)
 
@@ -108,23 +123,28 @@ def cuts(eqn: Any) -> bool:
     return bool(dtypes) and all(isinstance(d, np.dtype) and d.kind in "biu" for d in dtypes)
 
 
-def read_cut(eqn: Any, site: Any, order: int) -> Cut:
+def read_cut(eqn: Any, site: Any, order: int, stage: str) -> Cut:
     """A cut with its place."""
     stack = [(file, n) for file, n in stack_of(site) if f"{os.sep}jax{os.sep}" not in file]
     line = next((f"{short_path(file)}:{n}" for file, n in stack if is_users(file)), "")
     primitive, function = str(eqn.primitive.name), str(site.params.get("name", "_"))
     name = WORDS.get(primitive, primitive) if function.startswith(("_", "<")) else function
-    return Cut(not stack or not is_users(stack[0][0]), order, name, line)
+    return Cut(not stack or not is_users(stack[0][0]), order, name, line, stage)
+
+
+def paths_of(draft: Draft) -> dict[str, Path]:
+    """How each output depends on the parameters; empty if what is differentiated is not what was traced."""
+    if not draft.requests or draft.stack.of_values:
+        return {}
+    # The leaves of a dict, of parameters as of outputs, come in the order of its keys.
+    given = [Path(frozenset([p])) for p in sorted(draft.nominal) for _ in jax.tree_util.tree_leaves(draft.shapes[p])]
+    names = sorted({leaf.name for leaf in (*draft.outputs, *draft.coords)})
+    return dict(zip(names, Paths(draft.pipeline.names).run(draft.jaxpr, [*given, NOWHERE]), strict=False))
 
 
 def warn_of_zero_derivatives(draft: Draft) -> list[str]:
     """A warning for each parameter by which a derivative was asked for that is zero at every sample."""
-    if not draft.requests or draft.stack.of_values:  # else what is differentiated is not what was traced
-        return []
-    # The leaves of a dict, of parameters as of outputs, come in the order of its keys.
-    given = [Path(frozenset([p])) for p in sorted(draft.nominal) for _ in jax.tree_util.tree_leaves(draft.shapes[p])]
-    names = sorted({leaf.name for leaf in (*draft.outputs, *draft.coords)})
-    paths = dict(zip(names, Paths().run(draft.jaxpr, [*given, NOWHERE]), strict=False))
+    paths = paths_of(draft)
     return [
         message(request, p, path.cut.get(p))
         for request in draft.requests

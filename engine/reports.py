@@ -13,6 +13,7 @@ import numpy as np
 from engine.references import Reference
 
 if TYPE_CHECKING:
+    from engine.gradient_check import Check
     from engine.plan import Plan
     from engine.program import Cost
     from engine.purity import Purity
@@ -224,14 +225,31 @@ def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
     ]
 
 
-def describe_checks(rows: Sequence[Any]) -> str:
-    """The table of a check of derivatives."""
+def describe_checks(check: Check) -> str:
+    """The table of a check of derivatives, and a sentence on each that does not simply agree."""
     head = ("derivative", "of", "by", "largest", "difference", "uncertainty", "verdict")
+
+    def cell(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
     cells = [
-        (r.derivative, r.of, r.wrt, f"{r.largest:.3g}", f"{r.difference:.1e}", f"{r.uncertainty:.1e}", r.verdict)
-        for r in rows
+        (
+            r.derivative,
+            r.of,
+            r.wrt,
+            cell(r.largest, ".3g"),
+            cell(r.difference, ".1e"),
+            cell(r.uncertainty, ".1e"),
+            r.verdict,
+        )
+        for r in check.rows
     ]
-    return "\n".join(table([head, *cells]))
+    lines = table([head, *cells])
+    if notes := [row.explanation for row in check.rows if row.explanation]:
+        lines += ["", *notes]
+    if check.left_out:
+        lines += ["", "left out", *(f"  {one}" for one in check.left_out)]
+    return "\n".join(lines)
 
 
 def describe_run(summary: Summary) -> str:

@@ -515,7 +515,6 @@ def test_a_kink_is_found_by_finite_differences(project: Project) -> None:
     answer = project.cli("check-grad", "case.yaml", "--json")
     assert answer.code == 3
     verdicts = {row["derivative"]: row["verdict"] for row in answer.json["derivatives"]}
-    assert verdicts["a.x"].startswith("differs")
-    assert verdicts["b.x"] == "ok"
+    assert verdicts == {"a.x": "kink", "m.x": "kink", "m.y": "kink", "c.x": "kink", "b.x": "ok"}
     away = project.cli("check-grad", "case.yaml", "parameters.x=0.7", "--json")
     assert away.code == 0, away.out
