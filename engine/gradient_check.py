@@ -31,7 +31,8 @@ from engine.outputs import Leaf
 from engine.pipeline import Pipeline
 from engine.plan import Plan, make_plan
 from engine.program import Program
-from engine.runs import NAMES, quiet_callbacks
+from engine.runs import NAMES
+from engine.runtime import quiet_callbacks
 from engine.status import STATUS
 from engine.transforms import make_key
 
@@ -244,7 +245,7 @@ def may_be_a_callbacks(plan: Plan, error: Exception) -> bool:
 
 def leave_out(plan: Plan, sample: int, error: Exception, derivative: str | None = None) -> LeftOut:
     """A sample that raised."""
-    trouble = raised(plan, error)
+    trouble = raised(plan.sample_jaxpr, plan.draft.pipeline.names, error)
     why = f"{one_line(trouble.said)} in {trouble.place}" if trouble.place else one_line(trouble.said)
     return LeftOut(sample, plan.draft.design.point(sample), f"raised {why}", derivative)
 
@@ -257,7 +258,7 @@ def none_left(plan: Plan, left_out: Sequence[LeftOut], errors: Sequence[Exceptio
             f"`derivatives` must be checked at samples that succeed, but {tried} failed: {left_out[0]}. "
             "Choose others with --samples."
         )
-    trouble = raised(plan, errors[0])
+    trouble = raised(plan.sample_jaxpr, plan.draft.pipeline.names, errors[0])
     key = f"stages.{trouble.stage}" if trouble.stage else "stages"
     at = f" ({trouble.file}:{trouble.line})" if trouble.file else ""
     return StageError(
