@@ -209,7 +209,7 @@ def fitted(leaf: Any, lead: Shape, struct: Any, where: str) -> Any:
             return np.broadcast_to(cast, full)
     want = f"{struct.dtype}{list(struct.shape)}" + (f" after the leading axes {list(lead)}" if lead else "")
     have = brief(leaf) if array.dtype.kind in "OSU" else brief(array)
-    raise TypeError(f"`{where}` must be {want}, but is {have}. Declare the result that it has, or mend the function.")
+    raise TypeError(f"`{where}` must be {want}, but is {have}. Return that, or declare another result.")
 
 
 def brief(value: Any) -> str:
