@@ -151,6 +151,21 @@ def build_tree(name: str, node: Mapping[str, Any], config: Config, problems: lis
     if len(problems) > before:
         return {}
     values.register_dataclasses(tree)
+    try:
+        changed = changed_by_itself(tree)
+    except Exception as error:  # whatever a class raises, or keys that cannot be sorted
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        problems.append(
+            f"`{key}` must be built into a pytree that JAX can take apart and put together, but of what {node['_target_']} gives JAX "
+            f"says: {said[0]} Return a dict whose keys are all text, a dataclass or an equinox module."
+        )
+        return {}
+    if changed is not None:
+        problems.append(
+            f"`{key}` must be a pytree that is the same when it is taken apart and put together, but {'.'.join((name, *changed))} "
+            "changes. Let `tree_unflatten` set the fields without computing them again (object.__new__)."
+        )
+        return {}
     if not any(is_parameter(leaf) for _, leaf in values.leaves(tree)):
         problems.append(
             f"`{key}` must be built into a pytree with at least one array or float, but {node['_target_']} gives "
@@ -163,6 +178,16 @@ def build_tree(name: str, node: Mapping[str, Any], config: Config, problems: lis
         for kind, field in computed_fields(tree)
     ]
     return tree
+
+
+def changed_by_itself(tree: Any) -> tuple[str, ...] | None:
+    """The path of an array or float that becomes another one when its class is put together again of the same parts."""
+    parts, structure = jax.tree_util.tree_flatten(tree)
+    again = dict(values.leaves(jax.tree_util.tree_unflatten(structure, parts)))
+    for path, leaf in values.leaves(tree):
+        if is_parameter(leaf) and not np.array_equal(leaf, again.get(path), equal_nan=True):
+            return path
+    return None
 
 
 def computed_fields(node: Any) -> Iterator[tuple[str, str]]:
@@ -201,10 +226,8 @@ def take_apart(name: str, tree: Any, problems: list[str]) -> Iterator[tuple[str,
 
 def referring(name: str, tree: Any, found: Mapping[str, Any]) -> Any:
     """A pytree with references to the arrays that were found in it."""
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    names = [".".join((name, *path)) for path, _ in values.leaves(tree)]
-    parts = [Reference(full) if full in found else leaf for full, leaf in zip(names, leaves, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, parts)
+    names = iter([".".join((name, *path)) for path, _ in values.leaves(tree)])
+    return values.outline(lambda leaf: Reference(full) if (full := next(names)) in found else leaf, tree)
 
 
 def is_parameter(leaf: Any) -> bool:

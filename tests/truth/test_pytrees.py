@@ -74,6 +74,24 @@ MODEL = """
         def tree_unflatten(cls, _, children):
             return cls(*children)
 
+    @jax.tree_util.register_pytree_node_class
+    class Converted:  # computes with what it is given, whoever puts it together
+        def __init__(self, a, b):
+            self.a, self.b = jnp.asarray(a), jnp.asarray(b)
+            self.cubes = jnp.sum(self.b**3)
+
+        def tree_flatten(self):
+            return (self.a, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    @jax.tree_util.register_pytree_node_class
+    class Doubled(Plain):
+        def __init__(self, a, b):
+            self.a, self.b = 2 * a, b
+
     class Gain(eqx.Module):
         factor: jax.Array
         power: int
@@ -89,6 +107,10 @@ MODEL = """
     def make_named(): return Point(jnp.float64(3.0), jnp.array([0.5, 2.0]))
     def make_box(): return Box(3.0, jnp.array([0.5, 2.0]))
     def make_plain(): return Plain(3.0, jnp.array([0.5, 2.0]))
+    def make_converted(): return Converted(3.0, [0.5, 2.0])
+    def make_nested(): return {"inner": Converted(3.0, [0.5, 2.0]), "k": 2.0}
+    def make_doubled(): return Doubled(3.0, 1.0)
+    def make_mixed(): return {1: 1.0, "a": 2.0}
     def make_tilt(): return Tilt(30.0)
     def make_square(): return Square(3.0)
     def make_gain(factor): return Gain(jnp.asarray(factor), 2, "odd", jnp.sin)
@@ -107,6 +129,8 @@ MODEL = """
     def of_box(p): return {"f": p.low**2 * jnp.sum(p.high**3), "p": p}
     def of_plain(p): return {"f": p.a**2 * jnp.sum(p.b**3), "p": p}
 
+    def of_converted(p): return {"f": p.a**2 * p.cubes, "p": p}
+
     # A stage that takes what the one before handed on.
     def again_dict(first): return of_dict(first["p"])["f"]
     def again_tuple(first): return of_tuple(first["p"])["f"]
@@ -115,6 +139,10 @@ MODEL = """
     def again_box(first): return of_box(first["p"])["f"]
     def again_plain(first): return of_plain(first["p"])["f"]
 
+    def again_converted(first): return of_converted(first["p"])["f"]
+
+    def of_nested(p): return of_converted(p["inner"])["f"] * p["k"]
+    def scale(f, shared): return f * shared.cubes
     def rise(tilt): return jnp.sin(tilt.angle)
     def square(side): return Square(side)
     def area(square): return square.area
@@ -133,6 +161,7 @@ KINDS = {
     "named": ("x", "y"),
     "box": ("low", "high"),
     "plain": ("0", "1"),
+    "converted": ("0", "1"),
 }
 
 
@@ -190,6 +219,31 @@ derivatives: {d: {of: rise, wrt: [tilt]}, da: {of: area, wrt: [side], mode: reve
     np.testing.assert_allclose(ds["d.tilt.angle"], np.sqrt(3) / 2, rtol=1e-14)
     np.testing.assert_array_equal(ds.area, [1.0, 9.0])
     np.testing.assert_array_equal(ds["da.side"], [2.0, 6.0])
+
+
+def test_a_class_that_computes_with_what_it_is_given_is_given_numbers_only(shop: Project) -> None:
+    """Inside another tree, taken by a part of its name, and computed once for all samples."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_nested}}
+stages:
+  f: {_target_: model.of_nested}
+  inner: {_target_: model.of_converted, _inputs_: {p: p.inner}}
+  shared: {_target_: model.make_converted}
+  g: {_target_: model.scale}
+outputs: {f: f, inner: inner.f, g: g, shared: shared}
+sweep: {axes: {p: {inner: {"0": [1.0, 3.0]}}}}
+derivatives: {d: {of: g, wrt: [p]}}
+""",
+    ).run()
+    a, cubes = np.array([1.0, 3.0]), 8.125
+    np.testing.assert_allclose(ds.inner, a**2 * cubes, rtol=1e-14)
+    np.testing.assert_allclose(ds.f, 2 * a**2 * cubes, rtol=1e-14)
+    np.testing.assert_allclose(ds.g, 2 * a**2 * cubes**2, rtol=1e-14)
+    np.testing.assert_array_equal(ds["shared.1"], [0.5, 2.0])
+    np.testing.assert_allclose(ds["d.p.inner.0"], 4 * a * cubes**2, rtol=1e-14)
+    np.testing.assert_allclose(ds["d.p.k"], a**2 * cubes**2, rtol=1e-14)
 
 
 MAPPING = """
@@ -416,6 +470,12 @@ def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
         ("parameters: {p: {_target_: model.make_dct}}", PipelineError, "Did you mean 'make_dict'"),
         ("parameters: {p: {_target_: model.make_gain, fctor: 1.0}}", PipelineError, "Did you mean 'factor'"),
         ("parameters: {p: {_target_: model.make_square}}", PipelineError, "Square computes 'area' from the others"),
+        (
+            "parameters: {p: {_target_: model.make_doubled}}",
+            PipelineError,
+            "taken apart and put together, but p.0 changes",
+        ),
+        ("parameters: {p: {_target_: model.make_mixed}}", PipelineError, "Return a dict whose keys are all text"),
         (
             "parameters: {p: {_target_: model.make_gain}}",
             PipelineError,
