@@ -158,6 +158,10 @@ def read_tokens(file: Path) -> yaml.Node:
     check_sections(file, root)
     check_defaults(file, root)
     for mapping in mappings(root):
+        for key in (key for key, _ in mapping.value if not isinstance(key, yaml.ScalarNode)):
+            raise ConfigError(
+                f"`{file.name}` line {key.start_mark.line + 1} must have a name as key, but has a list or a mapping. Write the name."
+            )
         names = [k.value for k, _ in mapping.value]
         for name in {n for n in names if names.count(n) > 1 and n != "<<"}:
             line = [k.start_mark.line + 1 for k, _ in mapping.value if k.value == name]
@@ -420,6 +424,14 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
         names = list(parent) if isinstance(parent, dict) else []
         anywhere = [key for key in flat_keys(plain) if key.rpartition(".")[2] == last]
         hint = nearest(last, names) or (f" Did you mean {anywhere[0]!r}?" if anywhere else "")
+        number = next((name for name in names if not isinstance(name, str) and str(name) == last), None)
+        if number is not None:
+            change = f"{where}={{{number}: {Choice(o).value_part()}}}"
+            problems.append(
+                f"`{o.key_or_group}` must be a key that is text to be overridden, but is a number. Write '{change}', or quote the key "
+                "in the file."
+            )
+            continue
         closed = not where or (where.split(".")[0] in CLOSED and where not in NAMED)
         adding = "" if closed else f" To add it, write +{o.input_line}."
         problems.append(f"`{o.key_or_group}` must be a key of the config to be overridden, but is not.{hint}{adding}")
