@@ -83,7 +83,7 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
             raise explain_no_return(context(stage, arguments))
         values.register_dataclasses(value)
         if (bad := values.bad_leaf(value)) is not None:
-            raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
+            raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), *bad[1:])
         return values.as_arrays(value)
     except UserError:
         raise

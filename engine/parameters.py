@@ -53,11 +53,14 @@ class Parameters:
         return found
 
     def continuous(self, name: str) -> list[str]:
-        """The names at or below `name` that a derivative can be taken by: all but integers and booleans that a `_target_` made."""
+        """The names at or below `name` that a derivative can be taken by: of what a `_target_` made, the real floating-point arrays.
+
+        What is written as an integer is made a float, for it may stand for a number; an array of integers indexes.
+        """
         return [
             other
             for other in under(name, self.nominal)
-            if other == name or other not in self.built or np.asarray(self.nominal[other]).dtype.kind in "fc"
+            if other not in self.built or np.asarray(self.nominal[other]).dtype.kind == "f"
         ]
 
     def beside(self, name: str) -> list[str]:

@@ -92,7 +92,7 @@ def part_name(part: Any) -> str:
 
 
 def register_dataclasses(value: Any) -> None:
-    """Make plain dataclasses inside `value` pytrees, all fields children, so that JAX sees into them."""
+    """Make plain dataclasses inside `value` pytrees, so that JAX sees into them: all fields children but those marked as static."""
     if isinstance(value, Mapping):
         children: list[Any] = list(value.values())
     elif isinstance(value, list | tuple):
@@ -109,14 +109,16 @@ def register_dataclasses(value: Any) -> None:
 
 def register_dataclass(kind: type[Any]) -> None:
     """Make one dataclass a pytree, put together field by field: its `__init__` may check or convert what it is given, once."""
-    names = [f.name for f in dataclasses.fields(kind)]
+    static = [f.name for f in dataclasses.fields(kind) if f.metadata.get("static")]
+    names = [f.name for f in dataclasses.fields(kind) if f.name not in static]
 
-    def flatten(value: Any) -> tuple[list[tuple[Any, Any]], None]:
-        return [(jax.tree_util.GetAttrKey(name), getattr(value, name, None)) for name in names], None
+    def flatten(value: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        inside = [(jax.tree_util.GetAttrKey(name), getattr(value, name, None)) for name in names]
+        return inside, tuple(getattr(value, name, None) for name in static)
 
-    def unflatten(_: None, fields: Iterable[Any]) -> Any:
+    def unflatten(fixed: tuple[Any, ...], inside: Iterable[Any]) -> Any:
         made = object.__new__(kind)
-        for name, field in zip(names, fields, strict=True):
+        for name, field in zip((*static, *names), (*fixed, *inside), strict=True):
             object.__setattr__(made, name, field)
         return made
 
@@ -158,11 +160,14 @@ def outline(function: Callable[[Any], Any], value: Any) -> Any:
     return Outline(type(value).__name__, tuple(children(value)), structure, inside)
 
 
-def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any] | None:
-    """The first leaf that is neither an array nor a number, with its path."""
+def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any, Any] | None:
+    """The first leaf that is neither an array nor a number, with its path and the node that holds it."""
     for path, leaf in leaves(value):
         if not is_array(leaf) and not isinstance(leaf, bool | int | float | complex):
-            return path, leaf
+            holder = value
+            for part in path[:-1]:
+                holder = children(holder)[part]
+            return path, leaf, holder
     return None
 
 

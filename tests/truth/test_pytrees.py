@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray
 
-from engine.errors import ConfigError, PipelineError, PlanError, SweepError, UserError
+from engine.errors import ConfigError, PipelineError, PlanError, StageError, SweepError, UserError
 from tests.project import Project
 
 MODEL = """
@@ -100,6 +100,45 @@ MODEL = """
 
         def __call__(self, x):
             return self.act(self.factor * x) ** self.power
+
+    class Switch(eqx.Module):
+        factor: jax.Array
+        power: int = eqx.field(static=True)
+        flip: bool = eqx.field(static=True)
+        act: typing.Callable = eqx.field(static=True)
+
+        def __call__(self, x):
+            return self.act(self.factor * (-x if self.flip else x)) ** self.power
+
+    @dataclasses.dataclass
+    class Named:
+        factor: jax.Array
+        act: str = dataclasses.field(metadata={"static": True})
+
+    class Loose(eqx.Module):
+        factor: jax.Array
+        flip: bool
+
+        def __call__(self, x):
+            return -x if self.flip else self.factor * x
+
+    @dataclasses.dataclass
+    class Label:
+        factor: jax.Array
+        text: str
+
+    def make_switch(): return Switch(jnp.asarray(0.7), 3, True, jnp.sin)
+    def made_named(x): return {"a": Named(x, "sin")}
+    def make_loose(): return Loose(jnp.asarray(0.7), True)
+    def make_label(): return Label(jnp.asarray(0.7), "up")
+    def make_complex(): return {"z": 1 + 2j}
+    def make_flags(): return {"on": np.array([True, False]), "n": np.arange(3), "w": np.ones(2)}
+    def handed(p): return p
+    def called(handed, x): return handed(x)
+    def named(made): return getattr(jnp, made["a"].act)(made["a"].factor)
+    def arrays(net): return eqx.filter(net, eqx.is_array)
+    def combined(arrays, net, x): return eqx.combine(arrays, net)(jnp.array([x]))
+    def size(p): return sum(jnp.sum(jnp.abs(leaf * 1.0) ** 2) for leaf in jax.tree_util.tree_leaves(p))
 
     def make_dict(): return {"growth": 3.0, "decay": np.array([0.5, 2.0])}
     def make_tuple(): return (3.0, jnp.array([0.5, 2.0]))
@@ -449,6 +488,88 @@ derivatives: {d: {of: f, wrt: [rates.decay]}, h: {of: f, wrt: [rates], kind: hes
     assert by["f"] == ()
     assert by["d.rates.decay"] == ("rates.decay",)
     assert by["h.rates.decay.rates.decay"] == ("rates.decay", "rates.decay")
+
+
+def test_a_stage_hands_on_what_is_static_in_a_tree(shop: Project) -> None:
+    """sin(-w x)**3 by a module with a flag, a power and a function; sin(x) by a dataclass that names its function."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_switch}, x: 2.0}
+stages:
+  handed: {_target_: model.handed}
+  called: {_target_: model.called}
+  made: {_target_: model.made_named}
+  named: {_target_: model.named}
+outputs: [called, named]
+sweep: {axes: {x: [0.3, 2.0]}}
+derivatives: {d: {of: called, wrt: [p]}, dn: {of: named, wrt: x, mode: reverse}}
+""",
+    ).run()
+    w, x = 0.7, np.array([0.3, 2.0])
+    np.testing.assert_allclose(ds.called, -(np.sin(w * x) ** 3), rtol=1e-14)
+    np.testing.assert_allclose(ds["d.p.factor"], -3 * x * np.sin(w * x) ** 2 * np.cos(w * x), rtol=1e-13)
+    np.testing.assert_allclose(ds.named, np.sin(x), rtol=1e-14)
+    np.testing.assert_allclose(ds["dn.x"], np.cos(x), rtol=1e-14)
+
+
+def test_a_network_is_handed_on_by_its_arrays(shop: Project) -> None:
+    """What the error for a module with functions in it says to do."""
+    text = """
+parameters: {net: {_target_: model.make_mlp, width: 5, seed: 3}, x: 0.4}
+stages: {y: {_target_: model.apply_at}, arrays: {_target_: model.arrays}, again: {_target_: model.combined}}
+outputs: [y, again]
+derivatives: {d: {of: y, wrt: [net]}, da: {of: again, wrt: [net]}}
+"""
+    ds = case(shop, text).run()
+    np.testing.assert_array_equal(ds.again, ds.y)
+    for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"):
+        np.testing.assert_allclose(ds[f"da.net.{name}"], ds[f"d.net.{name}"], rtol=1e-14)
+    with pytest.raises(StageError, match=r"eqx\.combine"):
+        case(shop, text.replace("model.arrays", "model.handed, _inputs_: {p: net}")).load()
+
+
+def test_a_tree_is_differentiated_by_its_real_floats(shop: Project) -> None:
+    text = "parameters: {p: {_target_: model.make_flags}}\nstages: {s: {_target_: model.size}}\n"
+    ds = case(shop, text + "derivatives: {d: {of: s, wrt: p}}\n").run()
+    assert [name for name in ds.data_vars if name.startswith("d.")] == ["d.p.w"]
+    np.testing.assert_array_equal(ds["d.p.w"], [2.0, 2.0])
+
+
+@pytest.mark.parametrize("kind", ["gradient", "vjp, direction: 1.0", "jvp, direction: 1.0", "hessian"])
+@pytest.mark.parametrize(
+    ("made", "wrt", "message"),
+    [
+        ("complex", "p", "'p.z' is complex128. Take the real and the imaginary part as two parameters"),
+        ("complex", "p.z", "'p.z' is complex128. Take the real and the imaginary part as two parameters"),
+        ("flags", "p.on", "'p.on' is bool. Let its `_target_` make floats"),
+        ("flags", "p.n", "'p.n' is int64. Let its `_target_` make floats"),
+    ],
+)
+def test_what_no_derivative_can_be_taken_by(shop: Project, made: str, wrt: str, kind: str, message: str) -> None:
+    text = f"parameters: {{p: {{_target_: model.make_{made}}}}}\nstages: {{s: {{_target_: model.size}}}}\n"
+    with pytest.raises(PlanError) as caught:
+        case(shop, text + f"derivatives: {{d: {{of: s, wrt: [{wrt}], kind: {kind}}}}}\n").load()
+    (problem,) = caught.value.problems
+    assert f"`derivatives.d.wrt.0` must be a real floating-point parameter, but {message}" in problem
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("loose", "mark 'flip' as static where its class declares it"),
+        ("gain, factor: 0.7", "Mark it as static where Gain declares it: `act: Callable = eqx.field(static=True)`"),
+        ("label", 'where Label declares it: `text: str = dataclasses.field(metadata={"static": True})`'),
+    ],
+)
+def test_what_a_stage_cannot_hand_on(shop: Project, made: str, message: str) -> None:
+    text = f"""
+parameters: {{p: {{_target_: model.make_{made}}}, x: 2.0}}
+stages: {{handed: {{_target_: model.handed}}, called: {{_target_: model.called}}}}
+"""
+    with pytest.raises(StageError) as caught:
+        case(shop, text).load()
+    assert message in str(caught.value)
 
 
 def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
