@@ -432,10 +432,29 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
                 "in the file."
             )
             continue
+        if (dotted := dotted_key(plain, o.key_or_group.split("."))) is not None:
+            first, _, rest = dotted.partition(".")
+            problems.append(
+                f"`{o.key_or_group}` must stand nested in the file to be overridden, but its key there is {dotted!r}. "
+                f"Write {first}: {{{rest}: ...}} there."
+            )
+            continue
         closed = not where or (where.split(".")[0] in CLOSED and where not in NAMED)
         adding = "" if closed else f" To add it, write +{o.input_line}."
         problems.append(f"`{o.key_or_group}` must be a key of the config to be overridden, but is not.{hint}{adding}")
     return problems
+
+
+def dotted_key(node: object, parts: Sequence[str]) -> str | None:
+    """A key with dots in it to which a dotted name leads, if one does: `a.b` of `{p: {a.b: 1}}` for `p.a.b`."""
+    for i, part in enumerate(parts):
+        if not isinstance(node, dict):
+            return None
+        rest = ".".join(parts[i:])
+        if rest in node:
+            return rest if "." in rest else None
+        node = node.get(part)
+    return None
 
 
 def problem_overrides(values: list[Override], base: DictConfig) -> list[Override]:

@@ -25,7 +25,7 @@ from engine.errors import PlanError, StageError, listed, nearest
 from engine.outputs import Leaf, find_output
 from engine.parameters import Parameters
 from engine.pipeline import Pipeline
-from engine.references import flat, under
+from engine.references import flat, repeated, under
 
 Mode = Literal["forward", "reverse"]
 FORWARD_LIMIT = 16
@@ -390,12 +390,23 @@ def read_direction(key: str, node: Any, of: Leaf, shapes: Mapping[str, Any]) -> 
                 f"Write {{{example}}}."
             ]
         asked = {node.wrt[0]: asked}
-    asked = flat(asked, node.wrt)
     problems = [
-        f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
-        for p in asked
-        if p not in node.wrt
+        f"`{key}.direction.{p}` must be given once, but stands dotted and nested. Remove one."
+        for p in repeated(asked, node.wrt)
     ]
+    asked = flat(asked, node.wrt)
+    for p, value in asked.items():
+        if p in node.wrt:
+            continue
+        if inside := under(p, node.wrt):
+            example = ", ".join(f"{name}: ..." for name in inside)
+            problems.append(
+                f"`{key}.direction.{p}` must be a mapping of what {p!r} holds, but is {value!r}. Write {{{example}}}."
+            )
+        else:
+            problems.append(
+                f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
+            )
     found = {}
     for p in node.wrt:
         found[p], wrong = read_tangent(f"{key}.direction.{p}", asked.get(p, 0.0), tuple(shapes[p].shape), f"{p!r}")

@@ -17,7 +17,7 @@ import numpy as np
 from engine import values
 from engine.config import Config
 from engine.errors import PipelineError, PlanError, listed, nearest
-from engine.references import Reference, flat, under
+from engine.references import Reference, flat, repeated, under
 from engine.targets import build_node, check_nodes, make_importable
 
 if TYPE_CHECKING:
@@ -72,17 +72,18 @@ class Parameters:
         """Values by dotted name, from names, nested mappings, or pytrees of a parameter's structure.
 
         Raises:
-            PlanError: a name is none of a parameter, or a pytree has an array that the parameter lacks.
+            PlanError: a name is none of a parameter or is given twice, or a pytree has an array that the parameter lacks.
         """
         found: dict[str, Any] = {}
+        twice = repeated(given, self.nominal)
         for name, value in flat(given, self.nominal).items():
-            if name in self.nominal:
-                found[name] = value
-                continue
+            inside = {name: value}
             unknown = None if (below := under(name, self.nominal)) else name
-            for path, leaf in values.leaves(value) if below else ():
-                full = ".".join((name, *path))
+            if name not in self.nominal:
+                inside = {".".join((name, *path)): leaf for path, leaf in values.leaves(value)} if below else {}
+            for full, leaf in inside.items():
                 if full in self.nominal:
+                    twice += [full] * (full in found)
                     found[full] = leaf
                 elif is_parameter(leaf):
                     unknown = full
@@ -91,6 +92,8 @@ class Parameters:
                     f"`parameters` must be names of the config's parameters, but {unknown!r} is none."
                     f"{nearest(unknown, self.nominal)} There are {listed(self.nominal)}."
                 )
+        if twice:
+            raise PlanError(f"`parameters` must be given once each, but {twice[0]!r} stands there twice. Remove one.")
         return found
 
 

@@ -127,6 +127,9 @@ MODEL = """
         factor: jax.Array
         text: str
 
+    def make_form(): return {"a": jnp.ones(2), "b": jnp.array([[2.0, 1.0], [0.0, 3.0]])}
+    def form(p): return p["a"] @ p["b"] @ p["a"]
+    def image(p): return p["b"] @ p["a"]
     def make_switch(): return Switch(jnp.asarray(0.7), 3, True, jnp.sin)
     def made_named(x): return {"a": Named(x, "sin")}
     def make_loose(): return Loose(jnp.asarray(0.7), True)
@@ -322,6 +325,13 @@ def test_the_command_line_reaches_inside(shop: Project) -> None:
     np.testing.assert_allclose(ds["d.rates.decay"], [[12, 12], [12, 48]])
 
 
+def test_a_key_with_dots_is_not_overridden_from_the_command_line(shop: Project) -> None:
+    case(shop, MAPPING + "sweep: {axes: {rates.growth: [1.0, 3.0]}}\n")
+    with pytest.raises(ConfigError, match="must stand nested in the file to be overridden") as caught:
+        shop.load("sweep.axes.rates.growth=[2.0]")
+    assert "Write rates: {growth: ...} there" in str(caught.value)
+
+
 def test_tables_ranges_and_directions_name_what_is_inside(shop: Project) -> None:
     (shop.folder / "points.csv").write_text("rates.growth,x\n1.0,2.0\n3.0,4.0\n")
     ds = case(
@@ -418,6 +428,9 @@ stages: {y: {_target_: model.apply, _inputs_: {x: rates.a}}, s: {_target_: model
     for wrong in ({"rate": 1.0}, {"rates": {"c": 1.0}}, {"net": {"factor": 1.0, "slope": jnp.ones(2)}}):
         with pytest.raises(PlanError, match="must be names of the config's parameters"):
             f(wrong)
+    for twice in ({"rates.a": 1.0, "rates": {"a": 2.0}}, {"net": net, "net.factor": 0.3}):
+        with pytest.raises(PlanError, match="must be given once each"):
+            f(twice)
 
 
 def test_what_is_no_number_in_a_built_tree_stays_as_it_is(shop: Project) -> None:
@@ -471,6 +484,29 @@ def test_repro_and_check_grad_speak_of_what_is_inside(shop: Project) -> None:
     table = shop.cli("check-grad", str(shop.config))
     assert table.code == 0, table.err
     assert "d.rates.growth" in table.out
+
+
+def test_products_with_directions_over_a_built_tree(shop: Project) -> None:
+    """Of B a, and of its quadratic form, by NumPy: a tree's direction is nested, and what it leaves out is 0."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_form}}
+stages: {f: {_target_: model.form}, g: {_target_: model.image}}
+outputs: [f, g]
+sweep: {axes: {p.a: [[1.0, 2.0], [3.0, 4.0]]}}
+derivatives:
+  j: {of: g, wrt: [p], kind: jvp, direction: {p: {a: [1.0, 0.0], b: [[0, 1], [0, 0]]}}}
+  v: {of: g, wrt: [p], kind: vjp, direction: [1.0, 2.0]}
+  h: {of: f, wrt: [p], kind: hvp, direction: {p: {a: [0.0, 1.0]}}}
+""",
+    ).run()
+    a, b, e = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 1.0], [0.0, 3.0]]), np.array([0.0, 1.0])
+    np.testing.assert_allclose(ds.j, b[:, 0] + a @ np.array([[0.0, 1.0], [0.0, 0.0]]).T)
+    np.testing.assert_allclose(ds["v.p.a"], b.T @ [1.0, 2.0])
+    np.testing.assert_allclose(ds["v.p.b"], [np.outer([1.0, 2.0], x) for x in a])
+    np.testing.assert_allclose(ds["h.p.a"], [(b + b.T) @ e] * 2)
+    np.testing.assert_allclose(ds["h.p.b"], [np.outer(e, x) + np.outer(x, e) for x in a])
 
 
 def test_a_derivative_that_is_not_finite_is_told_by_dotted_names(shop: Project) -> None:
@@ -644,6 +680,33 @@ def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
             "parameters: {p: {_target_: model.make_dict}}\nranges: {p: {growth: [0, 1]}}",
             PlanError,
             "`parameters.p.growth` must lie in its declared range, from 0 to 1 (`ranges.p.growth`), but is 3",
+        ),
+        (
+            "parameters: {p: {growth: 1.0, decay: 2.0}}\nranges: {p.growth: [0, 1], p: {growth: [0, 2]}}",
+            ConfigError,
+            "`ranges.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nranges: {p.growth: [0, 4], p: {growth: [0, 5]}}",
+            PlanError,
+            "`ranges.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nsweep: {axes: {p.growth: [1.0], p: {growth: [2.0]}}}",
+            SweepError,
+            "`sweep.axes.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\n"
+            "derivatives: {d: {of: f.f, wrt: p, kind: jvp, direction: {p.growth: 1.0, p: {growth: 2.0}}}}",
+            PlanError,
+            "`derivatives.d.direction.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\n"
+            "derivatives: {d: {of: f.f, wrt: p, kind: jvp, direction: {p: 1.0}}}",
+            PlanError,
+            "`derivatives.d.direction.p` must be a mapping of what 'p' holds, but is 1.0. Write {p.decay: ..., p.growth: ...}",
         ),
         (
             "parameters: {p: {_target_: model.make_dict}}\nderivatives: {d: {of: f.f, wrt: [p.grwth]}}",
