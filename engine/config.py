@@ -158,6 +158,10 @@ def read_tokens(file: Path) -> yaml.Node:
     check_sections(file, root)
     check_defaults(file, root)
     for mapping in mappings(root):
+        for key in (key for key, _ in mapping.value if not isinstance(key, yaml.ScalarNode)):
+            raise ConfigError(
+                f"`{file.name}` line {key.start_mark.line + 1} must have a name as key, but has a list or a mapping. Write the name."
+            )
         names = [k.value for k, _ in mapping.value]
         for name in {n for n in names if names.count(n) > 1 and n != "<<"}:
             line = [k.start_mark.line + 1 for k, _ in mapping.value if k.value == name]
@@ -420,10 +424,37 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
         names = list(parent) if isinstance(parent, dict) else []
         anywhere = [key for key in flat_keys(plain) if key.rpartition(".")[2] == last]
         hint = nearest(last, names) or (f" Did you mean {anywhere[0]!r}?" if anywhere else "")
+        number = next((name for name in names if not isinstance(name, str) and str(name) == last), None)
+        if number is not None:
+            change = f"{where}={{{number}: {Choice(o).value_part()}}}"
+            problems.append(
+                f"`{o.key_or_group}` must be a key that is text to be overridden, but is a number. Write '{change}', or quote the key "
+                "in the file."
+            )
+            continue
+        if (dotted := dotted_key(plain, o.key_or_group.split("."))) is not None:
+            first, _, rest = dotted.partition(".")
+            problems.append(
+                f"`{o.key_or_group}` must stand nested in the file to be overridden, but its key there is {dotted!r}. "
+                f"Write {first}: {{{rest}: ...}} there."
+            )
+            continue
         closed = not where or (where.split(".")[0] in CLOSED and where not in NAMED)
         adding = "" if closed else f" To add it, write +{o.input_line}."
         problems.append(f"`{o.key_or_group}` must be a key of the config to be overridden, but is not.{hint}{adding}")
     return problems
+
+
+def dotted_key(node: object, parts: Sequence[str]) -> str | None:
+    """A key with dots in it to which a dotted name leads, if one does: `a.b` of `{p: {a.b: 1}}` for `p.a.b`."""
+    for i, part in enumerate(parts):
+        if not isinstance(node, dict):
+            return None
+        rest = ".".join(parts[i:])
+        if rest in node:
+            return rest if "." in rest else None
+        node = node.get(part)
+    return None
 
 
 def problem_overrides(values: list[Override], base: DictConfig) -> list[Override]:

@@ -23,8 +23,9 @@ from engine.config import Config
 from engine.diagnosis import Line, line_of, user_line
 from engine.errors import PlanError, StageError, listed, nearest
 from engine.outputs import Leaf, find_output
+from engine.parameters import Parameters
 from engine.pipeline import Pipeline
-from engine.references import flat
+from engine.references import flat, repeated, under
 
 Mode = Literal["forward", "reverse"]
 FORWARD_LIMIT = 16
@@ -284,10 +285,9 @@ def resolve_derivatives(
         key = f"derivatives.{name}"
         of = find_output(key, node.of, outputs, pipeline, shapes, problems)
         parameters = pipeline.parameters
-        named = {**parameters.trees, **parameters.nominal}
         wrt = [p for name in node.wrt for p in parameters.continuous(name)]
         unknown = [
-            f"`{key}.wrt.{i}` must be a parameter, but {p!r} is none.{nearest(p, named)} There are {listed(named)}."
+            not_continuous(f"{key}.wrt.{i}", p, parameters)
             for i, p in enumerate(node.wrt)
             if not parameters.continuous(p)
         ]
@@ -308,6 +308,21 @@ def resolve_derivatives(
     if problems:
         raise PlanError(problems)
     return tuple(requests)
+
+
+def not_continuous(key: str, name: str, parameters: Parameters) -> str:
+    """Why no derivative can be taken by what has this name."""
+    if not (inside := under(name, parameters.nominal)):
+        named = {**parameters.trees, **parameters.nominal}
+        return f"`{key}` must be a parameter, but {name!r} is none.{nearest(name, named)} There are {listed(named)}."
+    dtypes = {other: np.asarray(parameters.nominal[other]).dtype for other in inside}
+    found = " and ".join(f"{other!r} is {dtype}" for other, dtype in dtypes.items())
+    remedies = []
+    if any(dtype.kind == "c" for dtype in dtypes.values()):
+        remedies.append("Take the real and the imaginary part as two parameters.")
+    if any(dtype.kind != "c" for dtype in dtypes.values()):
+        remedies.append("Let its `_target_` make floats of what is no index and no choice.")
+    return f"`{key}` must be a real floating-point parameter, but {found}. {' '.join(remedies)}"
 
 
 def output_problems(key: str, node: Any, of: Leaf) -> list[str]:
@@ -375,12 +390,23 @@ def read_direction(key: str, node: Any, of: Leaf, shapes: Mapping[str, Any]) -> 
                 f"Write {{{example}}}."
             ]
         asked = {node.wrt[0]: asked}
-    asked = flat(asked, node.wrt)
     problems = [
-        f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
-        for p in asked
-        if p not in node.wrt
+        f"`{key}.direction.{p}` must be given once, but stands dotted and nested. Remove one."
+        for p in repeated(asked, node.wrt)
     ]
+    asked = flat(asked, node.wrt)
+    for p, value in asked.items():
+        if p in node.wrt:
+            continue
+        if inside := under(p, node.wrt):
+            example = ", ".join(f"{name}: ..." for name in inside)
+            problems.append(
+                f"`{key}.direction.{p}` must be a mapping of what {p!r} holds, but is {value!r}. Write {{{example}}}."
+            )
+        else:
+            problems.append(
+                f"`{key}.direction.{p}` must be one of wrt, but is not.{nearest(p, node.wrt)} There are {listed(node.wrt)}."
+            )
     found = {}
     for p in node.wrt:
         found[p], wrong = read_tangent(f"{key}.direction.{p}", asked.get(p, 0.0), tuple(shapes[p].shape), f"{p!r}")

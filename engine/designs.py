@@ -17,7 +17,7 @@ import numpy as np
 from engine.axes import Array, collecting, read_axis, read_count, require, shorten, shown
 from engine.distributions import Draw, draw, read_distribution
 from engine.errors import SweepError, listed, nearest
-from engine.references import flat
+from engine.references import flat, repeated
 from engine.tables import read_table
 
 SAMPLED = ("random", "sobol", "halton", "latin_hypercube")
@@ -105,8 +105,12 @@ def design(sweep: Mapping[str, Any], parameters: Mapping[str, Any], *, seed: int
         SweepError: with everything that is wrong.
     """
     node = {key: value for key, value in (sweep or {}).items() if value is not None}
-    kind, axes = node.get("design", "grid"), flat(node.get("axes", {}), parameters)
-    problems: list[str] = []
+    kind, written = node.get("design", "grid"), node.get("axes", {})
+    axes = flat(written, parameters)
+    problems = [
+        f"`sweep.axes.{name}` must be given once, but stands dotted and nested. Remove one."
+        for name in repeated(written, parameters)
+    ]
     with collecting(problems):
         check_keys(kind, node)
     replicates = 1

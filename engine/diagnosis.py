@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,6 +145,12 @@ class Problem:
     @property
     def as_constant(self) -> str:
         """How to make the value in question a constant."""
+        for name in re.findall(r"\.(\w+)", self.code):
+            if any(re.search(rf"\w\(.*\b{name}: (bool|int\d+)\[\]", words) for words in self.stage.arguments.values()):
+                return (
+                    f"mark {name!r} as static where its class declares it, if it is a plain value that a stage hands on: "
+                    f"`{name}: ... = eqx.field(static=True)`"
+                )
         scalars = [a for a in self.on_line if self.stage.arguments[a].endswith("[]")]
         example = f" (`stages.{self.stage.name}: {{{scalars[0]}: 3}}`)" if scalars else ""
         return f"make it a constant in the stage's node{example}"
@@ -185,15 +191,16 @@ def explain_no_return(stage: StageContext) -> StageError:
     return compose(stage, advice, definition(stage.function), ())
 
 
-def explain_bad_output(stage: StageContext, path: str, value: object) -> StageError:
+def explain_bad_output(stage: StageContext, path: str, value: object, holder: object = None) -> StageError:
     """The message for a stage that returned something other than arrays.
 
     Args:
         stage: the stage.
         path: the dotted path of the leaf in what it returned; empty for the whole.
         value: the leaf.
+        holder: the node of the pytree that holds it; the leaf itself if it is the whole.
     """
-    advice = replace(bad_output(path, value), show_arguments=False)
+    advice = replace(bad_output(path, value, holder), show_arguments=False)
     return compose(stage, advice, definition(stage.function), ())
 
 
@@ -758,7 +765,7 @@ JNP_OF_MATH = {
 # --- What a stage returned ---
 
 
-def bad_output(path: str, value: object) -> Advice:
+def bad_output(path: str, value: object, holder: object) -> Advice:
     """The advice for a leaf that is no array."""
     with suppress(Exception):
         if inspect.iscoroutine(value):
@@ -770,9 +777,24 @@ def bad_output(path: str, value: object) -> Advice:
             remedy = "`return` the arrays; stack what a loop gives with `jnp.stack`, or use `jax.lax.scan`."
             return Advice("be a plain function", "it is a generator (it has `yield`)", remedy)
     place = f"at {path!r} there is" if path else "it returned"
-    return Advice(
-        "return arrays, or a dict, list or dataclass of arrays", f"{place} {in_brief(value)}", output_remedy(value)
+    name = path.rpartition(".")[2]
+    remedy = field_remedy(name, value, type(holder)) if path and is_dataclass(holder) else output_remedy(value)
+    return Advice("return arrays, or a dict, list or dataclass of arrays", f"{place} {in_brief(value)}", remedy)
+
+
+def field_remedy(name: str, value: object, kind: type[Any]) -> str:
+    """What to do with a field of a dataclass, or of an equinox module, that is no array."""
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    how = "eqx.field(static=True)" if "equinox" in homes else 'dataclasses.field(metadata={"static": True})'
+    hint = "Callable" if callable(value) else type(value).__name__
+    mark = f"Mark it as static where {kind.__name__} declares it: `{name}: {hint} = {how}`."
+    alone = (
+        "return the arrays alone, `eqx.filter(module, eqx.is_array)`, and put them into the parameter in the stage that takes them, "
+        "`eqx.combine(arrays, module)`."
     )
+    if kind.__module__.partition(".")[0] == "equinox":
+        return capital(alone)
+    return f"{mark} Or {alone}" if "equinox" in homes else mark
 
 
 def output_remedy(value: object) -> str:

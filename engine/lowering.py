@@ -83,7 +83,7 @@ def run_stage(stage: Stage, found: Mapping[str, Any], key: jax.Array | None) -> 
             raise explain_no_return(context(stage, arguments))
         values.register_dataclasses(value)
         if (bad := values.bad_leaf(value)) is not None:
-            raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), bad[1])
+            raise explain_bad_output(context(stage, arguments), ".".join(bad[0]), *bad[1:])
         return values.as_arrays(value)
     except UserError:
         raise
@@ -130,12 +130,16 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     return function(*positional, **{k: v for k, v in arguments.items() if k not in names})
 
 
-def collect(tree: Any, found: Mapping[str, Any], stage: Stage, argument: str) -> Any:
-    """A pytree of references with the values that they refer to."""
+def collect(
+    tree: Any,
+    found: Mapping[str, Any],
+    stage: Stage,
+    argument: str,
+    over: Callable[[Callable[[Any], Any], Any], Any] = jax.tree_util.tree_map,
+) -> Any:
+    """A pytree of references with the values that they refer to; `over` puts it together, of values or of their shapes."""
     where = f"stages.{stage.name}._inputs_.{argument}"
-    return jax.tree_util.tree_map(
-        lambda leaf: look_up(leaf, found, where) if isinstance(leaf, Reference) else leaf, tree
-    )
+    return over(lambda leaf: look_up(leaf, found, where) if isinstance(leaf, Reference) else leaf, tree)
 
 
 def look_up(reference: Reference, found: Mapping[str, Any], where: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from engine import values
 from engine.config import Config
 from engine.errors import PipelineError, PlanError, listed, nearest
-from engine.references import Reference, flat, under
+from engine.references import Reference, flat, repeated, under
 from engine.targets import build_node, check_nodes, make_importable
 
 if TYPE_CHECKING:
@@ -53,11 +53,14 @@ class Parameters:
         return found
 
     def continuous(self, name: str) -> list[str]:
-        """The names at or below `name` that a derivative can be taken by: all but integers and booleans that a `_target_` made."""
+        """The names at or below `name` that a derivative can be taken by: of what a `_target_` made, the real floating-point arrays.
+
+        What is written as an integer is made a float, for it may stand for a number; an array of integers indexes.
+        """
         return [
             other
             for other in under(name, self.nominal)
-            if other == name or other not in self.built or np.asarray(self.nominal[other]).dtype.kind in "fc"
+            if other not in self.built or np.asarray(self.nominal[other]).dtype.kind == "f"
         ]
 
     def beside(self, name: str) -> list[str]:
@@ -69,17 +72,18 @@ class Parameters:
         """Values by dotted name, from names, nested mappings, or pytrees of a parameter's structure.
 
         Raises:
-            PlanError: a name is none of a parameter, or a pytree has an array that the parameter lacks.
+            PlanError: a name is none of a parameter or is given twice, or a pytree has an array that the parameter lacks.
         """
         found: dict[str, Any] = {}
+        twice = repeated(given, self.nominal)
         for name, value in flat(given, self.nominal).items():
-            if name in self.nominal:
-                found[name] = value
-                continue
+            inside = {name: value}
             unknown = None if (below := under(name, self.nominal)) else name
-            for path, leaf in values.leaves(value) if below else ():
-                full = ".".join((name, *path))
+            if name not in self.nominal:
+                inside = {".".join((name, *path)): leaf for path, leaf in values.leaves(value)} if below else {}
+            for full, leaf in inside.items():
                 if full in self.nominal:
+                    twice += [full] * (full in found)
                     found[full] = leaf
                 elif is_parameter(leaf):
                     unknown = full
@@ -88,6 +92,8 @@ class Parameters:
                     f"`parameters` must be names of the config's parameters, but {unknown!r} is none."
                     f"{nearest(unknown, self.nominal)} There are {listed(self.nominal)}."
                 )
+        if twice:
+            raise PlanError(f"`parameters` must be given once each, but {twice[0]!r} stands there twice. Remove one.")
         return found
 
 
@@ -151,6 +157,21 @@ def build_tree(name: str, node: Mapping[str, Any], config: Config, problems: lis
     if len(problems) > before:
         return {}
     values.register_dataclasses(tree)
+    try:
+        changed = changed_by_itself(tree)
+    except Exception as error:  # whatever a class raises, or keys that cannot be sorted
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        problems.append(
+            f"`{key}` must be built into a pytree that JAX can take apart and put together, but of what {node['_target_']} gives JAX "
+            f"says: {said[0]} Return a dict whose keys are all text, a dataclass or an equinox module."
+        )
+        return {}
+    if changed is not None:
+        problems.append(
+            f"`{key}` must be a pytree that is the same when it is taken apart and put together, but {'.'.join((name, *changed))} "
+            "changes. Let `tree_unflatten` set the fields without computing them again (object.__new__)."
+        )
+        return {}
     if not any(is_parameter(leaf) for _, leaf in values.leaves(tree)):
         problems.append(
             f"`{key}` must be built into a pytree with at least one array or float, but {node['_target_']} gives "
@@ -163,6 +184,16 @@ def build_tree(name: str, node: Mapping[str, Any], config: Config, problems: lis
         for kind, field in computed_fields(tree)
     ]
     return tree
+
+
+def changed_by_itself(tree: Any) -> tuple[str, ...] | None:
+    """The path of an array or float that becomes another one when its class is put together again of the same parts."""
+    parts, structure = jax.tree_util.tree_flatten(tree)
+    again = dict(values.leaves(jax.tree_util.tree_unflatten(structure, parts)))
+    for path, leaf in values.leaves(tree):
+        if is_parameter(leaf) and not np.array_equal(leaf, again.get(path), equal_nan=True):
+            return path
+    return None
 
 
 def computed_fields(node: Any) -> Iterator[tuple[str, str]]:
@@ -201,10 +232,8 @@ def take_apart(name: str, tree: Any, problems: list[str]) -> Iterator[tuple[str,
 
 def referring(name: str, tree: Any, found: Mapping[str, Any]) -> Any:
     """A pytree with references to the arrays that were found in it."""
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    names = [".".join((name, *path)) for path, _ in values.leaves(tree)]
-    parts = [Reference(full) if full in found else leaf for full, leaf in zip(names, leaves, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, parts)
+    names = iter([".".join((name, *path)) for path, _ in values.leaves(tree)])
+    return values.outline(lambda leaf: Reference(full) if (full := next(names)) in found else leaf, tree)
 
 
 def is_parameter(leaf: Any) -> bool:

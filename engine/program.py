@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from engine import transforms
+from engine import transforms, values
 from engine.errors import StageError, UserError, listed
 from engine.plan import Plan, resized, split
 
@@ -60,11 +60,9 @@ class Program:
 
         hoisted = jaxpr_as_fun(plan.hoisted_jaxpr)
         shared = only(plan.sample_jaxpr, [*(name in plan.unswept for name in names), False])
-        structure = jax.tree_util.tree_structure({name: draft.shapes[name] for name in plan.hoisted})
 
         def once(fixed: Any, swept: Any, seed: Any) -> Any:
-            *leaves, status = hoisted(*jax.tree_util.tree_leaves(fixed))
-            given = jax.tree_util.tree_unflatten(structure, leaves)
+            *given, status = hoisted(*jax.tree_util.tree_leaves(fixed))
             found = shared(*jax.tree_util.tree_leaves((given, fixed, swept, seed, np.uint32(0))))
             return given, dict(zip([name for name in names if name in plan.unswept], found, strict=True)), status
 
@@ -74,7 +72,8 @@ class Program:
         self.nominal = {name: np.asarray(draft.nominal[name]) for name in swept}
         seed = draft.config.settings.seed
         self.seed = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-        self.given: Any = {name: draft.shapes[name] for name in plan.hoisted}
+        self.given: list[Any] = jax.tree_util.tree_leaves({name: draft.shapes[name] for name in plan.hoisted})
+        """The arrays of the stages that all samples share; their shapes before they are computed."""
         self.donated: tuple[str, ...] = ()
         self.compiled: Any = None
         self.cost = Cost({})
@@ -102,7 +101,7 @@ class Program:
         width = self.plan.width
         swept = {k: jax.ShapeDtypeStruct((width, *v.shape), v.dtype) for k, v in self.nominal.items()}
         index = jax.ShapeDtypeStruct((width,), np.uint32)
-        given = jax.eval_shape(lambda given: given, self.given)
+        given = values.abstract(self.given)
         found, _ = jax.eval_shape(self.chunk, given, self.fixed, swept, self.seed, index)
         self.donated = transforms.donatable(swept, found)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.axes import DISTRIBUTIONS, Array, shown
 from engine.errors import PlanError, listed, nearest
-from engine.references import flat, paths
+from engine.references import flat, paths, repeated
 
 if TYPE_CHECKING:
     from engine.designs import Design
@@ -27,6 +27,8 @@ def misdeclared(ranges: object, parameters: object) -> Iterator[str]:
     if not isinstance(ranges, Mapping) or not isinstance(parameters, Mapping):
         return
     known = dict(paths(parameters))
+    for name in repeated(ranges, known):
+        yield f"`ranges.{name}` must be given once, but stands dotted and nested. Remove one."
     for name, ends in flat(ranges, known).items():
         key = f"ranges.{name}"
         if any(isinstance(node, Mapping) and f"{name}.".startswith(f"{made}.") for made, node in known.items()):

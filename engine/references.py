@@ -5,6 +5,7 @@ Imports nothing of the engine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,16 +31,25 @@ class Reference:
         return ".".join((self.root, *self.path))
 
 
-def flat(node: Mapping[str, Any], names: Collection[str], prefix: str = "") -> dict[str, Any]:
+def flat(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """A mapping by dotted name, from one that may be nested as the names are: a name's own value is left as it is."""
-    found: dict[str, Any] = {}
+    return dict(pairs(node, names))
+
+
+def repeated(node: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """The names that such a mapping gives twice: dotted, and nested."""
+    counts = Counter(name for name, _ in pairs(node, names))
+    return [name for name, n in counts.items() if n > 1]
+
+
+def pairs(node: Mapping[str, Any], names: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each name and value, as they are written."""
     for key, value in node.items():
         name = f"{prefix}{key}"
         if name not in names and isinstance(value, Mapping) and under(name, names):
-            found |= flat(value, names, f"{name}.")
+            yield from pairs(value, names, f"{name}.")
         else:
-            found[name] = value
-    return found
+            yield name, value
 
 
 def under(name: str, names: Collection[str]) -> list[str]:

@@ -182,7 +182,11 @@ def check(node: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
     Returns:
         The settings (None if they could not be read) and every problem found, each a complete message.
     """
-    problems = list(missing(node)) + list(check_names(node)) + list(check_parameters(node.get("parameters")))
+    node = {str(name): value for name, value in node.items()}
+    problems = list(check_keys(node))
+    if problems:
+        node = with_text_keys(node)  # so that the other mistakes are found too
+    problems += [*missing(node), *check_names(node), *check_parameters(node.get("parameters"))]
     problems += misdeclared(node.get("ranges"), node.get("parameters"))
     try:
         settings = Settings.model_validate(dict(node))
@@ -219,6 +223,57 @@ def plain_name(name: object) -> str:
     """The nearest Python identifier."""
     text = re.sub(r"[^0-9a-zA-Z_]", "_", str(name))
     return text if re.match(r"[A-Za-z_]", text) else f"p{text}"
+
+
+def check_keys(node: Mapping[str, Any]) -> Iterable[str]:
+    """A problem for each key that YAML reads as something else than text, where a name belongs.
+
+    Numbers may stand deeper inside: a mapping of a parameter is a pytree of the user's, a constant any dict. Parameters and stages are
+    told of by `check_names`: quoting a number makes no name of it.
+    """
+    stages = stages if isinstance(stages := node.get("stages"), dict) else {}
+    named = {"outputs", "coords", "constants", "derivatives", "ranges", "sweep.axes"}
+    named |= {f"stages.{stage}{inside}" for stage in stages for inside in ("", "._inputs_")}
+    trees = ("parameters", *(f"stages.{stage}._inputs_" for stage in stages))
+
+    def visit(value: Any, key: str, in_tree: bool) -> Iterable[str]:
+        if isinstance(value, Mapping):
+            in_tree = in_tree and "_target_" not in value
+            for name in value:
+                if isinstance(name, bool):
+                    read = "on and yes" if name else "off and no"
+                    yield (
+                        f"`{key}` must have text as keys, but has {str(name).lower()}, as YAML reads {read} too. "
+                        f"Quote what is written there: '{read.split()[0]}'."
+                    )
+                elif not isinstance(name, str) and key in named:
+                    yield f"`{key}` must have text as keys, but has the number {name}. Quote it: '{name}'."
+            yield from mixed_keys(key, value) if in_tree else ()
+        if isinstance(value, Mapping | list):
+            for name, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+                if isinstance(child, Mapping | list):
+                    yield from visit(child, f"{key}.{name}", in_tree or key in trees)
+
+    for section, value in node.items():
+        yield from visit(value, str(section), False)
+
+
+def mixed_keys(key: str, tree: Mapping[Any, Any]) -> Iterable[str]:
+    """A problem if JAX could not sort the keys of a mapping that is to be a pytree."""
+    numbers = [name for name in tree if not isinstance(name, str | bool)]
+    texts = [name for name in tree if isinstance(name, str)]
+    if numbers and texts:
+        yield (
+            f"`{key}` must have keys of one kind, but has the number {numbers[0]} and the text {texts[0]!r}. "
+            f"Quote it: '{numbers[0]}'."
+        )
+
+
+def with_text_keys(node: Any) -> Any:
+    """A nested mapping with each key as text."""
+    if isinstance(node, Mapping):
+        return {str(name): with_text_keys(child) for name, child in node.items()}
+    return [with_text_keys(child) for child in node] if isinstance(node, list) else node
 
 
 def check_names(node: Mapping[str, Any]) -> Iterable[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from engine import jaxprs
+from engine import jaxprs, values
 from engine.diagnosis import explain_leak, is_users, source_range
 from engine.errors import StageError
 from engine.lowering import abstract_key, collect, context, run_stage, unjitted
@@ -49,9 +49,9 @@ class Trace:
     """What it did outside, and the file and line of the user's that did."""
 
 
-def inputs_of(stage: Stage, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, or their shapes, that a stage takes from parameters and other stages, by argument."""
-    return {name: collect(tree, found, stage, name) for name, tree in stage.inputs.items()}
+def inputs_of(stage: Stage, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes that a stage takes from parameters and other stages, by argument."""
+    return {name: collect(tree, shapes, stage, name, values.outline) for name, tree in stage.inputs.items()}
 
 
 def trace_stage(stage: Stage, shapes: Mapping[str, Any]) -> Any:

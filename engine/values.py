@@ -6,7 +6,7 @@ Imports nothing of the engine; every module that touches a stage's value speaks 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -92,7 +92,7 @@ def part_name(part: Any) -> str:
 
 
 def register_dataclasses(value: Any) -> None:
-    """Make plain dataclasses inside `value` pytrees, all fields children, so that JAX sees into them."""
+    """Make plain dataclasses inside `value` pytrees, so that JAX sees into them: all fields children but those marked as static."""
     if isinstance(value, Mapping):
         children: list[Any] = list(value.values())
     elif isinstance(value, list | tuple):
@@ -109,25 +109,65 @@ def register_dataclasses(value: Any) -> None:
 
 def register_dataclass(kind: type[Any]) -> None:
     """Make one dataclass a pytree, put together field by field: its `__init__` may check or convert what it is given, once."""
-    names = [f.name for f in dataclasses.fields(kind)]
+    static = [f.name for f in dataclasses.fields(kind) if f.metadata.get("static")]
+    names = [f.name for f in dataclasses.fields(kind) if f.name not in static]
 
-    def flatten(value: Any) -> tuple[list[tuple[Any, Any]], None]:
-        return [(jax.tree_util.GetAttrKey(name), getattr(value, name, None)) for name in names], None
+    def flatten(value: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        inside = [(jax.tree_util.GetAttrKey(name), getattr(value, name, None)) for name in names]
+        return inside, tuple(getattr(value, name, None) for name in static)
 
-    def unflatten(_: None, fields: Iterable[Any]) -> Any:
+    def unflatten(fixed: tuple[Any, ...], inside: Iterable[Any]) -> Any:
         made = object.__new__(kind)
-        for name, field in zip(names, fields, strict=True):
+        for name, field in zip((*static, *names), (*fixed, *inside), strict=True):
             object.__setattr__(made, name, field)
         return made
 
     jax.tree_util.register_pytree_with_keys(kind, flatten, unflatten)
 
 
-def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any] | None:
-    """The first leaf that is neither an array nor a number, with its path."""
+@jax.tree_util.register_pytree_with_keys_class
+class Outline:
+    """What stands for a node whose class converts what it is given, until there are arrays: JAX then makes the class of it."""
+
+    def __init__(self, kind: str, names: tuple[str, ...], structure: Any, inside: Iterable[Any]) -> None:
+        self.kind, self.names, self.structure = kind, names, structure
+        self.inside = tuple(inside)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """The children by name, and how the node itself is made of them."""
+        named = zip(map(jax.tree_util.GetAttrKey, self.names), self.inside, strict=True)
+        return tuple(named), (self.kind, self.names, self.structure)
+
+    @classmethod
+    def tree_unflatten(cls, made: Any, inside: Iterable[Any]) -> Any:
+        """The node itself."""
+        return jax.tree_util.tree_unflatten(made[2], inside)
+
+
+def outline(function: Callable[[Any], Any], value: Any) -> Any:
+    """The pytree with something in the place of each leaf that is no array, and that its classes may not take."""
+    if jax.tree_util.all_leaves([value]):
+        return function(value)
+    below, structure = jax.tree_util.tree_flatten(value, is_leaf=lambda other: other is not value)
+    inside = [outline(function, child) for child in below]
+    try:
+        made = jax.tree_util.tree_unflatten(structure, inside)
+        again = jax.tree_util.tree_leaves(made, is_leaf=lambda other: other is not made)
+        if all(a is b for a, b in zip(inside, again, strict=True)):
+            return made
+    except Exception:  # whatever a class raises for what it does not know
+        pass
+    return Outline(type(value).__name__, tuple(children(value)), structure, inside)
+
+
+def bad_leaf(value: Any) -> tuple[tuple[str, ...], Any, Any] | None:
+    """The first leaf that is neither an array nor a number, with its path and the node that holds it."""
     for path, leaf in leaves(value):
         if not is_array(leaf) and not isinstance(leaf, bool | int | float | complex):
-            return path, leaf
+            holder = value
+            for part in path[:-1]:
+                holder = children(holder)[part]
+            return path, leaf, holder
     return None
 
 
@@ -138,7 +178,7 @@ def as_arrays(value: Any) -> Any:
 
 def abstract(value: Any) -> Any:
     """The pytree's shapes and dtypes."""
-    return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), dtype_of(leaf)), value)
+    return outline(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), dtype_of(leaf)), value)
 
 
 def dtype_of(leaf: Any) -> Any:
@@ -161,6 +201,9 @@ def in_words(value: Any) -> str:
             + ", ".join(f"{k}: {in_words(getattr(value, k))}" for k in fields_of(value))
             + ")"
         )
+    if isinstance(value, Outline):
+        inside = zip(value.names, map(in_words, value.inside), strict=True)
+        return f"{value.kind}({', '.join(f'{name}: {words}' for name, words in inside)})"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(in_words, value)) + "]"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

@@ -27,6 +27,14 @@ MODEL = """\
         k + 1
 
 
+    def total(k):
+        return k[1] + k[2] ** 2
+
+
+    def switch(k, w):
+        return w * (k["1"] + k["x"])
+
+
     VALUE = 3
 """
 CONFIG = """\
@@ -232,3 +240,87 @@ def test_a_list_where_a_mapping_stands(decay: Project) -> None:
     assert "`base.yaml` must hold a mapping wherever" in problems(decay)
     (decay.folder / "base.yaml").write_text("solver: 3\n")
     assert "`solver` must be a mapping of settings, the name of" in problems(decay)
+
+
+READ_OTHERWISE = [
+    (
+        "parameters: {k: 0.5, on: 1.0}",
+        "`parameters` must have text as keys, but has true, as YAML reads on and yes too",
+    ),
+    ("parameters: {k: {on: 1.0, x: 2.0}}", "`parameters.k` must have text as keys, but has true"),
+    ("parameters: {k: 0.5}\nconstants: {a: {no: 1.0}}", "`constants.a` must have text as keys, but has false"),
+    ("parameters: {k: 0.5}\nsweep: {axes: {off: [1.0]}}", "`sweep.axes` must have text as keys, but has false"),
+    (
+        "parameters: {k: 0.5}\nsweep: {axes: {1: [1.0]}}",
+        "`sweep.axes` must have text as keys, but has the number 1. Quote it: '1'",
+    ),
+    ("parameters: {k: 0.5}\noutputs: {1.5: decay.y}", "`outputs` must have text as keys, but has the number 1.5"),
+    (
+        "parameters: {k: 0.5}\nderivatives: {yes: {of: decay.y, wrt: k}}",
+        "`derivatives` must have text as keys, but has true",
+    ),
+    ("parameters: {k: 0.5}\nconstants: {1: 2}", "`constants` must have text as keys, but has the number 1"),
+    ("parameters: {k: 0.5, 1: 1.0}", "`parameters.1` must be a plain name (letters, digits, _), but is 1"),
+    ("parameters: {k: 0.5}\n1: 2.0", "`1` must be a known key of a config"),
+    ("parameters: {k: 0.5, null: 2.0}", "`parameters` must have names as keys, but has one that is null"),
+    ("parameters: {k: 0.5, [1, 2]: 2.0}", "line 3 must have a name as key, but has a list"),
+    (
+        "parameters: {k: {1: 1.0, x: 2.0}}",
+        "`parameters.k` must have keys of one kind, but has the number 1 and the text 'x'",
+    ),
+    ("parameters: {k: [{1: 1.0, x: 2.0}]}", "`parameters.k.0` must have keys of one kind"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), READ_OTHERWISE)
+def test_keys_that_yaml_reads_as_something_else(decay: Project, text: str, expected: str) -> None:
+    decay.yaml(f"defaults: [engine, _self_]\nname: keys\n{text}\nstages: {{decay: {{_target_: model.decay}}}}\n")
+    found = problems(decay)
+    assert expected in found
+    assert len(found.splitlines()) == 1, found
+
+
+def test_a_stage_and_its_inputs_have_text_as_keys(decay: Project) -> None:
+    base = "defaults: [engine, _self_]\nname: keys\nparameters: {k: 0.5}\nstages:\n  decay: "
+    for node, expected in (
+        ("{_target_: model.decay, on: 1.0}", "`stages.decay` must have text as keys, but has true"),
+        ("{_target_: model.decay, 1: 1.0}", "`stages.decay` must have text as keys, but has the number 1"),
+        ("{_target_: model.decay, _inputs_: {yes: k}}", "`stages.decay._inputs_` must have text as keys"),
+        (
+            "{_target_: model.decay, _inputs_: {k: {1: k, x: k}}}",
+            "`stages.decay._inputs_.k` must have keys of one kind",
+        ),
+    ):
+        decay.yaml(base + node + "\n")
+        assert expected in problems(decay)
+    decay.yaml(base.replace("decay: ", "on: ") + "{_target_: model.decay}\n")
+    assert "`stages` must have text as keys, but has true" in problems(decay)
+
+
+def test_a_number_as_key_is_overridden_inside_its_mapping(decay: Project) -> None:
+    decay.yaml("""
+        defaults: [engine, _self_]
+        name: keys
+        parameters: {k: {1: 1.0, 2: 2.0}}
+        stages: {total: {_target_: model.total}}
+        sweep: {axes: {k.1: [1.0, 3.0]}}
+        derivatives: {d: {of: total, wrt: [k.2]}}
+        """)
+    assert "Write 'parameters.k={2: 4.0}'" in problems(decay, "parameters.k.2=4.0")
+    ds = decay.run("parameters.k={2: 4.0}")
+    assert ds.total.values.tolist() == [1 + 16, 3 + 16]
+    assert ds["d.k.2"].values.tolist() == 8
+
+
+def test_quoted_names_are_names(decay: Project) -> None:
+    ds = decay.yaml("""
+        defaults: [engine, _self_]
+        name: keys
+        parameters: {k: {"on": 1.0, "null": 2.0}, "off": 3.0}
+        stages: {"yes": {_target_: model.switch, _inputs_: {k: {"1": k.on, x: k.null}, w: "off"}}}
+        outputs: {"1": "yes"}
+        sweep: {axes: {k.on: [1.0, 3.0]}}
+        derivatives: {"no": {of: "1", wrt: ["off"]}}
+        """).run("parameters.k.null=4.0")
+    assert ds["1"].values.tolist() == [3 * 5, 3 * 7]
+    assert ds["no.off"].values.tolist() == [5, 7]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray
 
-from engine.errors import ConfigError, PipelineError, PlanError, SweepError, UserError
+from engine.errors import ConfigError, PipelineError, PlanError, StageError, SweepError, UserError
 from tests.project import Project
 
 MODEL = """
@@ -74,6 +74,24 @@ MODEL = """
         def tree_unflatten(cls, _, children):
             return cls(*children)
 
+    @jax.tree_util.register_pytree_node_class
+    class Converted:  # computes with what it is given, whoever puts it together
+        def __init__(self, a, b):
+            self.a, self.b = jnp.asarray(a), jnp.asarray(b)
+            self.cubes = jnp.sum(self.b**3)
+
+        def tree_flatten(self):
+            return (self.a, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    @jax.tree_util.register_pytree_node_class
+    class Doubled(Plain):
+        def __init__(self, a, b):
+            self.a, self.b = 2 * a, b
+
     class Gain(eqx.Module):
         factor: jax.Array
         power: int
@@ -83,12 +101,58 @@ MODEL = """
         def __call__(self, x):
             return self.act(self.factor * x) ** self.power
 
+    class Switch(eqx.Module):
+        factor: jax.Array
+        power: int = eqx.field(static=True)
+        flip: bool = eqx.field(static=True)
+        act: typing.Callable = eqx.field(static=True)
+
+        def __call__(self, x):
+            return self.act(self.factor * (-x if self.flip else x)) ** self.power
+
+    @dataclasses.dataclass
+    class Named:
+        factor: jax.Array
+        act: str = dataclasses.field(metadata={"static": True})
+
+    class Loose(eqx.Module):
+        factor: jax.Array
+        flip: bool
+
+        def __call__(self, x):
+            return -x if self.flip else self.factor * x
+
+    @dataclasses.dataclass
+    class Label:
+        factor: jax.Array
+        text: str
+
+    def make_form(): return {"a": jnp.ones(2), "b": jnp.array([[2.0, 1.0], [0.0, 3.0]])}
+    def form(p): return p["a"] @ p["b"] @ p["a"]
+    def image(p): return p["b"] @ p["a"]
+    def make_switch(): return Switch(jnp.asarray(0.7), 3, True, jnp.sin)
+    def made_named(x): return {"a": Named(x, "sin")}
+    def make_loose(): return Loose(jnp.asarray(0.7), True)
+    def make_label(): return Label(jnp.asarray(0.7), "up")
+    def make_complex(): return {"z": 1 + 2j}
+    def make_flags(): return {"on": np.array([True, False]), "n": np.arange(3), "w": np.ones(2)}
+    def handed(p): return p
+    def called(handed, x): return handed(x)
+    def named(made): return getattr(jnp, made["a"].act)(made["a"].factor)
+    def arrays(net): return eqx.filter(net, eqx.is_array)
+    def combined(arrays, net, x): return eqx.combine(arrays, net)(jnp.array([x]))
+    def size(p): return sum(jnp.sum(jnp.abs(leaf * 1.0) ** 2) for leaf in jax.tree_util.tree_leaves(p))
+
     def make_dict(): return {"growth": 3.0, "decay": np.array([0.5, 2.0])}
     def make_tuple(): return (3.0, jnp.array([0.5, 2.0]))
     def make_dataclass(): return Rates(3.0, jnp.array([0.5, 2.0]))
     def make_named(): return Point(jnp.float64(3.0), jnp.array([0.5, 2.0]))
     def make_box(): return Box(3.0, jnp.array([0.5, 2.0]))
     def make_plain(): return Plain(3.0, jnp.array([0.5, 2.0]))
+    def make_converted(): return Converted(3.0, [0.5, 2.0])
+    def make_nested(): return {"inner": Converted(3.0, [0.5, 2.0]), "k": 2.0}
+    def make_doubled(): return Doubled(3.0, 1.0)
+    def make_mixed(): return {1: 1.0, "a": 2.0}
     def make_tilt(): return Tilt(30.0)
     def make_square(): return Square(3.0)
     def make_gain(factor): return Gain(jnp.asarray(factor), 2, "odd", jnp.sin)
@@ -107,6 +171,8 @@ MODEL = """
     def of_box(p): return {"f": p.low**2 * jnp.sum(p.high**3), "p": p}
     def of_plain(p): return {"f": p.a**2 * jnp.sum(p.b**3), "p": p}
 
+    def of_converted(p): return {"f": p.a**2 * p.cubes, "p": p}
+
     # A stage that takes what the one before handed on.
     def again_dict(first): return of_dict(first["p"])["f"]
     def again_tuple(first): return of_tuple(first["p"])["f"]
@@ -115,6 +181,10 @@ MODEL = """
     def again_box(first): return of_box(first["p"])["f"]
     def again_plain(first): return of_plain(first["p"])["f"]
 
+    def again_converted(first): return of_converted(first["p"])["f"]
+
+    def of_nested(p): return of_converted(p["inner"])["f"] * p["k"]
+    def scale(f, shared): return f * shared.cubes
     def rise(tilt): return jnp.sin(tilt.angle)
     def square(side): return Square(side)
     def area(square): return square.area
@@ -133,6 +203,7 @@ KINDS = {
     "named": ("x", "y"),
     "box": ("low", "high"),
     "plain": ("0", "1"),
+    "converted": ("0", "1"),
 }
 
 
@@ -192,6 +263,31 @@ derivatives: {d: {of: rise, wrt: [tilt]}, da: {of: area, wrt: [side], mode: reve
     np.testing.assert_array_equal(ds["da.side"], [2.0, 6.0])
 
 
+def test_a_class_that_computes_with_what_it_is_given_is_given_numbers_only(shop: Project) -> None:
+    """Inside another tree, taken by a part of its name, and computed once for all samples."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_nested}}
+stages:
+  f: {_target_: model.of_nested}
+  inner: {_target_: model.of_converted, _inputs_: {p: p.inner}}
+  shared: {_target_: model.make_converted}
+  g: {_target_: model.scale}
+outputs: {f: f, inner: inner.f, g: g, shared: shared}
+sweep: {axes: {p: {inner: {"0": [1.0, 3.0]}}}}
+derivatives: {d: {of: g, wrt: [p]}}
+""",
+    ).run()
+    a, cubes = np.array([1.0, 3.0]), 8.125
+    np.testing.assert_allclose(ds.inner, a**2 * cubes, rtol=1e-14)
+    np.testing.assert_allclose(ds.f, 2 * a**2 * cubes, rtol=1e-14)
+    np.testing.assert_allclose(ds.g, 2 * a**2 * cubes**2, rtol=1e-14)
+    np.testing.assert_array_equal(ds["shared.1"], [0.5, 2.0])
+    np.testing.assert_allclose(ds["d.p.inner.0"], 4 * a * cubes**2, rtol=1e-14)
+    np.testing.assert_allclose(ds["d.p.k"], a**2 * cubes**2, rtol=1e-14)
+
+
 MAPPING = """
 parameters: {rates: {growth: 3.0, decay: [0.5, 2.0], inner: {shift: 1.0}}, x: 2.0}
 stages:
@@ -227,6 +323,13 @@ def test_the_command_line_reaches_inside(shop: Project) -> None:
     np.testing.assert_allclose(ds.f, [4 * 2.0, 4 * 9.0])
     np.testing.assert_allclose(ds["d.rates.growth"], [4 * 2.0, 4 * 9.0])
     np.testing.assert_allclose(ds["d.rates.decay"], [[12, 12], [12, 48]])
+
+
+def test_a_key_with_dots_is_not_overridden_from_the_command_line(shop: Project) -> None:
+    case(shop, MAPPING + "sweep: {axes: {rates.growth: [1.0, 3.0]}}\n")
+    with pytest.raises(ConfigError, match="must stand nested in the file to be overridden") as caught:
+        shop.load("sweep.axes.rates.growth=[2.0]")
+    assert "Write rates: {growth: ...} there" in str(caught.value)
 
 
 def test_tables_ranges_and_directions_name_what_is_inside(shop: Project) -> None:
@@ -325,6 +428,9 @@ stages: {y: {_target_: model.apply, _inputs_: {x: rates.a}}, s: {_target_: model
     for wrong in ({"rate": 1.0}, {"rates": {"c": 1.0}}, {"net": {"factor": 1.0, "slope": jnp.ones(2)}}):
         with pytest.raises(PlanError, match="must be names of the config's parameters"):
             f(wrong)
+    for twice in ({"rates.a": 1.0, "rates": {"a": 2.0}}, {"net": net, "net.factor": 0.3}):
+        with pytest.raises(PlanError, match="must be given once each"):
+            f(twice)
 
 
 def test_what_is_no_number_in_a_built_tree_stays_as_it_is(shop: Project) -> None:
@@ -380,6 +486,29 @@ def test_repro_and_check_grad_speak_of_what_is_inside(shop: Project) -> None:
     assert "d.rates.growth" in table.out
 
 
+def test_products_with_directions_over_a_built_tree(shop: Project) -> None:
+    """Of B a, and of its quadratic form, by NumPy: a tree's direction is nested, and what it leaves out is 0."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_form}}
+stages: {f: {_target_: model.form}, g: {_target_: model.image}}
+outputs: [f, g]
+sweep: {axes: {p.a: [[1.0, 2.0], [3.0, 4.0]]}}
+derivatives:
+  j: {of: g, wrt: [p], kind: jvp, direction: {p: {a: [1.0, 0.0], b: [[0, 1], [0, 0]]}}}
+  v: {of: g, wrt: [p], kind: vjp, direction: [1.0, 2.0]}
+  h: {of: f, wrt: [p], kind: hvp, direction: {p: {a: [0.0, 1.0]}}}
+""",
+    ).run()
+    a, b, e = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 1.0], [0.0, 3.0]]), np.array([0.0, 1.0])
+    np.testing.assert_allclose(ds.j, b[:, 0] + a @ np.array([[0.0, 1.0], [0.0, 0.0]]).T)
+    np.testing.assert_allclose(ds["v.p.a"], b.T @ [1.0, 2.0])
+    np.testing.assert_allclose(ds["v.p.b"], [np.outer([1.0, 2.0], x) for x in a])
+    np.testing.assert_allclose(ds["h.p.a"], [(b + b.T) @ e] * 2)
+    np.testing.assert_allclose(ds["h.p.b"], [np.outer(e, x) + np.outer(x, e) for x in a])
+
+
 def test_a_derivative_that_is_not_finite_is_told_by_dotted_names(shop: Project) -> None:
     case(
         shop,
@@ -395,6 +524,88 @@ derivatives: {d: {of: f, wrt: [rates.decay]}, h: {of: f, wrt: [rates], kind: hes
     assert by["f"] == ()
     assert by["d.rates.decay"] == ("rates.decay",)
     assert by["h.rates.decay.rates.decay"] == ("rates.decay", "rates.decay")
+
+
+def test_a_stage_hands_on_what_is_static_in_a_tree(shop: Project) -> None:
+    """sin(-w x)**3 by a module with a flag, a power and a function; sin(x) by a dataclass that names its function."""
+    ds = case(
+        shop,
+        """
+parameters: {p: {_target_: model.make_switch}, x: 2.0}
+stages:
+  handed: {_target_: model.handed}
+  called: {_target_: model.called}
+  made: {_target_: model.made_named}
+  named: {_target_: model.named}
+outputs: [called, named]
+sweep: {axes: {x: [0.3, 2.0]}}
+derivatives: {d: {of: called, wrt: [p]}, dn: {of: named, wrt: x, mode: reverse}}
+""",
+    ).run()
+    w, x = 0.7, np.array([0.3, 2.0])
+    np.testing.assert_allclose(ds.called, -(np.sin(w * x) ** 3), rtol=1e-14)
+    np.testing.assert_allclose(ds["d.p.factor"], -3 * x * np.sin(w * x) ** 2 * np.cos(w * x), rtol=1e-13)
+    np.testing.assert_allclose(ds.named, np.sin(x), rtol=1e-14)
+    np.testing.assert_allclose(ds["dn.x"], np.cos(x), rtol=1e-14)
+
+
+def test_a_network_is_handed_on_by_its_arrays(shop: Project) -> None:
+    """What the error for a module with functions in it says to do."""
+    text = """
+parameters: {net: {_target_: model.make_mlp, width: 5, seed: 3}, x: 0.4}
+stages: {y: {_target_: model.apply_at}, arrays: {_target_: model.arrays}, again: {_target_: model.combined}}
+outputs: [y, again]
+derivatives: {d: {of: y, wrt: [net]}, da: {of: again, wrt: [net]}}
+"""
+    ds = case(shop, text).run()
+    np.testing.assert_array_equal(ds.again, ds.y)
+    for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"):
+        np.testing.assert_allclose(ds[f"da.net.{name}"], ds[f"d.net.{name}"], rtol=1e-14)
+    with pytest.raises(StageError, match=r"eqx\.combine"):
+        case(shop, text.replace("model.arrays", "model.handed, _inputs_: {p: net}")).load()
+
+
+def test_a_tree_is_differentiated_by_its_real_floats(shop: Project) -> None:
+    text = "parameters: {p: {_target_: model.make_flags}}\nstages: {s: {_target_: model.size}}\n"
+    ds = case(shop, text + "derivatives: {d: {of: s, wrt: p}}\n").run()
+    assert [name for name in ds.data_vars if name.startswith("d.")] == ["d.p.w"]
+    np.testing.assert_array_equal(ds["d.p.w"], [2.0, 2.0])
+
+
+@pytest.mark.parametrize("kind", ["gradient", "vjp, direction: 1.0", "jvp, direction: 1.0", "hessian"])
+@pytest.mark.parametrize(
+    ("made", "wrt", "message"),
+    [
+        ("complex", "p", "'p.z' is complex128. Take the real and the imaginary part as two parameters"),
+        ("complex", "p.z", "'p.z' is complex128. Take the real and the imaginary part as two parameters"),
+        ("flags", "p.on", "'p.on' is bool. Let its `_target_` make floats"),
+        ("flags", "p.n", "'p.n' is int64. Let its `_target_` make floats"),
+    ],
+)
+def test_what_no_derivative_can_be_taken_by(shop: Project, made: str, wrt: str, kind: str, message: str) -> None:
+    text = f"parameters: {{p: {{_target_: model.make_{made}}}}}\nstages: {{s: {{_target_: model.size}}}}\n"
+    with pytest.raises(PlanError) as caught:
+        case(shop, text + f"derivatives: {{d: {{of: s, wrt: [{wrt}], kind: {kind}}}}}\n").load()
+    (problem,) = caught.value.problems
+    assert f"`derivatives.d.wrt.0` must be a real floating-point parameter, but {message}" in problem
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("loose", "mark 'flip' as static where its class declares it"),
+        ("gain, factor: 0.7", "Mark it as static where Gain declares it: `act: Callable = eqx.field(static=True)`"),
+        ("label", 'where Label declares it: `text: str = dataclasses.field(metadata={"static": True})`'),
+    ],
+)
+def test_what_a_stage_cannot_hand_on(shop: Project, made: str, message: str) -> None:
+    text = f"""
+parameters: {{p: {{_target_: model.make_{made}}}, x: 2.0}}
+stages: {{handed: {{_target_: model.handed}}, called: {{_target_: model.called}}}}
+"""
+    with pytest.raises(StageError) as caught:
+        case(shop, text).load()
+    assert message in str(caught.value)
 
 
 def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
@@ -416,6 +627,12 @@ def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
         ("parameters: {p: {_target_: model.make_dct}}", PipelineError, "Did you mean 'make_dict'"),
         ("parameters: {p: {_target_: model.make_gain, fctor: 1.0}}", PipelineError, "Did you mean 'factor'"),
         ("parameters: {p: {_target_: model.make_square}}", PipelineError, "Square computes 'area' from the others"),
+        (
+            "parameters: {p: {_target_: model.make_doubled}}",
+            PipelineError,
+            "taken apart and put together, but p.0 changes",
+        ),
+        ("parameters: {p: {_target_: model.make_mixed}}", PipelineError, "Return a dict whose keys are all text"),
         (
             "parameters: {p: {_target_: model.make_gain}}",
             PipelineError,
@@ -463,6 +680,33 @@ def test_a_node_that_is_made_anew_each_time_is_caught(shop: Project) -> None:
             "parameters: {p: {_target_: model.make_dict}}\nranges: {p: {growth: [0, 1]}}",
             PlanError,
             "`parameters.p.growth` must lie in its declared range, from 0 to 1 (`ranges.p.growth`), but is 3",
+        ),
+        (
+            "parameters: {p: {growth: 1.0, decay: 2.0}}\nranges: {p.growth: [0, 1], p: {growth: [0, 2]}}",
+            ConfigError,
+            "`ranges.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nranges: {p.growth: [0, 4], p: {growth: [0, 5]}}",
+            PlanError,
+            "`ranges.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\nsweep: {axes: {p.growth: [1.0], p: {growth: [2.0]}}}",
+            SweepError,
+            "`sweep.axes.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\n"
+            "derivatives: {d: {of: f.f, wrt: p, kind: jvp, direction: {p.growth: 1.0, p: {growth: 2.0}}}}",
+            PlanError,
+            "`derivatives.d.direction.p.growth` must be given once, but stands dotted and nested",
+        ),
+        (
+            "parameters: {p: {_target_: model.make_dict}}\n"
+            "derivatives: {d: {of: f.f, wrt: p, kind: jvp, direction: {p: 1.0}}}",
+            PlanError,
+            "`derivatives.d.direction.p` must be a mapping of what 'p' holds, but is 1.0. Write {p.decay: ..., p.growth: ...}",
         ),
         (
             "parameters: {p: {_target_: model.make_dict}}\nderivatives: {d: {of: f.f, wrt: [p.grwth]}}",
