@@ -41,7 +41,7 @@ from engine.lowering import abstract_key, context, evaluate, run_stage, status_o
 from engine.origins import Trouble
 from engine.parameters import rebuilt_otherwise
 from engine.pipeline import Stage
-from engine.runtime import quiet_callbacks
+from engine.runtime import quiet_callbacks, uncounted
 from engine.tracing import Trace, find_leak, fresh, inputs_of, listening, observe, stage_on, trace_stage
 
 LOOSE = 1e-3
@@ -132,7 +132,7 @@ def check_traces(draft: Draft) -> None:
     Raises:
         StageError: each trace is another program, or one takes in a value of another.
     """
-    with adjoint_context(draft.config)("none"), listening([]):
+    with adjoint_context(draft.config)("none"), listening([]), uncounted():
         again = trace_again(draft)
         if jaxprs.leaks(again) or digest(again) != digest(draft.jaxpr):
             alone = [problem for stage in draft.pipeline.stages for problem in examine(stage, draft.shapes).problems]

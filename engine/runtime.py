@@ -181,6 +181,8 @@ class CompileLog:
     cache_hits: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     listening: bool = False
+    unheard: set[int] = field(default_factory=set)
+    """Threads that check something, and whose small programs are none of the run's."""
 
     def copy(self) -> CompileLog:
         """The counts as they stand."""
@@ -200,13 +202,13 @@ def listen() -> None:
         LOG.listening = True
 
     def on_duration(event: str, duration_secs: float, **_: Any) -> None:
-        if event == COMPILED:
+        if event == COMPILED and threading.get_ident() not in LOG.unheard:
             with LOG.lock:
                 LOG.programs += 1
                 LOG.seconds += duration_secs
 
     def on_event(event: str, **_: Any) -> None:
-        if event == CACHE_HIT:
+        if event == CACHE_HIT and threading.get_ident() not in LOG.unheard:
             with LOG.lock:
                 LOG.cache_hits += 1
 
@@ -274,6 +276,16 @@ def counted() -> Iterator[CompileLog]:
         result.programs = LOG.programs - before.programs
         result.seconds = LOG.seconds - before.seconds
         result.cache_hits = LOG.cache_hits - before.cache_hits
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave what this thread compiles inside the block out of every count."""
+    LOG.unheard.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        LOG.unheard.discard(threading.get_ident())
 
 
 def cores() -> int:

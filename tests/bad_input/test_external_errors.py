@@ -113,7 +113,10 @@ def two(a: Any, b: Any) -> Any:
 
 ANSWERED: dict[str, tuple[Any, str]] = {
     "shape": (lambda: callback(square, result=(3,))(X), r"`square` must be float64\[3\], but is float64\[2\]"),
-    "array for a number": (lambda: callback(square)(X), r"`square` must be float64\[\], but is float64\[2\]. Return that"),
+    "array for a number": (
+        lambda: callback(square)(X),
+        r"`square` must be float64\[\], but is float64\[2\]. Return that",
+    ),
     "float for int": (lambda: callback(square, result="int[2]")(X), r"must be int64\[2\], but is float64"),
     "complex for float": (lambda: callback(lambda x: 1j * x)(1.0), "must be float64.*complex128"),
     "text": (lambda: callback(lambda x: "one")(1.0), "must be float64"),

@@ -143,6 +143,7 @@ def test_a_single_evaluation(wells: Project) -> None:
     assert found["origins"][0]["operation"] == "log"
 
 
+@pytest.mark.slow
 def test_a_solver_that_ran_out_of_steps(wells: Project) -> None:
     found = reproduced(wells, stage("decay", "sweep.axes.k=[1.0,2.0]"), 1)
     assert (found["outcome"], found["status"]) == ("max_steps", "reproduced")

@@ -165,7 +165,9 @@ SLOW = """\
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=["Ctrl-C", "SIGTERM"]
+)
 def test_a_signal_ends_the_run_soon_and_leaves_a_store_that_goes_on(project: Project, sent: signal.Signals) -> None:
     project.model(SLOW).yaml(CONFIG)
     arguments = ["case.yaml", "sweep.axes.k.linspace=[0,1,200]", "execution.chunk=2", "store.path=store.zarr"]

@@ -74,7 +74,7 @@ def expected(ds: xarray.Dataset) -> dict[str, np.ndarray]:
 
 
 CELLS = [
-    pytest.param(*cell, id="-".join(cell), marks=() if cell == ("grid", "float64", "tsit5") else pytest.mark.slow)
+    pytest.param(*cell, id="-".join(cell), marks=pytest.mark.slow)
     for cell in itertools.product(SWEEPS, ("float32", "float64"), ("tsit5", "kvaerno5"))
 ]
 

@@ -43,7 +43,14 @@ def swing(project: Project) -> Project:
     return project.model(MODEL).yaml(CASE)
 
 
-@pytest.mark.parametrize("options", [[], ["execution.chunk=5"], ["execution.devices=3", "scheduler.kind=synchronous"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["execution.chunk=5"], marks=pytest.mark.slow),
+        pytest.param(["execution.devices=3", "scheduler.kind=synchronous"], marks=pytest.mark.slow),
+    ],
+)
 def test_four_devices_give_the_values_of_one(swing: Project, options: list[str]) -> None:
     """Bit for bit, failed samples, random numbers and a ragged last chunk included."""
     one = swing.run(*options[:0], store="one.zarr")
@@ -78,6 +85,7 @@ print(found)
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_plan_shows_the_devices(swing: Project) -> None:
     done = swing.cli("plan", "case.yaml", "--json", **FOUR)
     assert "devices(4)" in done.json["transforms"]

@@ -79,7 +79,8 @@ def test_every_kind_of_derivative(project: Project, sweep: list[str]) -> None:
     compare(project, *sweep)
 
 
-@pytest.mark.parametrize("solver", ["tsit5", pytest.param("kvaerno3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["tsit5", "kvaerno3"])
 def test_derivatives_of_a_solve(project: Project, solver: str) -> None:
     project.model(MODEL).yaml(DECAY)
     compare(project, f"solver={solver}", "solver.max_steps=16", "solver.rtol=1e-2", "solver.atol=1e-2")

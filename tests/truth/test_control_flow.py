@@ -152,7 +152,7 @@ def check(ds: xarray.Dataset, name: str, kinds: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("sweep", [(), (SWEEP,)], ids=["single", "sweep"])
-@pytest.mark.parametrize("mode", ["auto", "forward", "reverse"])
+@pytest.mark.parametrize("mode", ["auto", *(pytest.param(m, marks=pytest.mark.slow) for m in ("forward", "reverse"))])
 def test_known_lengths_in_every_mode(project: Project, mode: str, sweep: tuple[str, ...]) -> None:
     ds = project.model(MODEL).yaml(case(list(STATIC), KINDS, mode)).run(*sweep)
     for name in STATIC:

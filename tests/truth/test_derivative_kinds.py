@@ -121,7 +121,7 @@ def decay_exact(k: Any, y0: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("solver", ["tsit5", "kvaerno5"])
+@pytest.mark.parametrize("solver", ["tsit5", pytest.param("kvaerno5", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["auto", pytest.param("reverse", marks=pytest.mark.slow)])
 def test_every_kind_through_an_ode(project: Project, solver: str, mode: str) -> None:
     project.model(MODEL).yaml(DECAY)

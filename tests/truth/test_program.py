@@ -91,6 +91,7 @@ def test_only_what_an_output_can_take_is_donated() -> None:
     assert donatable({"a": a, "b": b}, [np.zeros(4)] * 3) == ("a", "b")
 
 
+@pytest.mark.slow
 def test_a_profile_is_written(wide: Project) -> None:
     done = wide.cli("run", "case.yaml", "sweep.samples=10", "execution.profile=trace", "--json")
     assert done.code == 0, done.err

@@ -20,7 +20,7 @@ def run(project: Project, name: str, *overrides: str) -> Any:
     ).load()
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
+@pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.slow)])
 def test_terminal_cost_of_lotka_volterra(project: Project, mode: str) -> None:
     """SUNDIALS, cvsLotkaVolterra_ASA (1.5, 1, 3, 1), recomputed with DOP853 at 2e-14: g = ((1 - x)^2 + (1 - y)^2) / 2 at 10."""
     project.model("def cost(y):\n    return 0.5 * ((1 - y.prey) ** 2 + (1 - y.predators) ** 2)\n")

@@ -166,7 +166,7 @@ def test_gradient_of_an_event_time(project: Project) -> None:
 SECOND = {"h": "kind: hessian", "hv": "kind: hvp, direction: 1.0", "d2": "order: 2"}
 
 
-@pytest.mark.parametrize("adjoint", ["auto", "forward", pytest.param("direct", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("adjoint", ["auto", *(pytest.param(a, marks=pytest.mark.slow) for a in ("forward", "direct"))])
 def test_second_derivatives_by_every_adjoint_that_has_them(project: Project, adjoint: str) -> None:
     """diffrax#332, #314, #691: forward mode and second derivatives raise by default. y(1) of y' = -k y from 2 is its own y''."""
     nodes = ", ".join(f"{name}: {{of: y, wrt: k, {kind}}}" for name, kind in SECOND.items())
@@ -206,7 +206,7 @@ def test_a_second_derivative_over_forward_mode_says_which_mode_goes(project: Pro
     project.load("solver.adjoint=forward", "derivatives.d.mode=forward")
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
+@pytest.mark.parametrize("mode", ["forward", pytest.param("reverse", marks=pytest.mark.slow)])
 def test_gradient_by_the_times(project: Project, mode: str) -> None:
     """diffrax#584, #244; rtqichen/torchdiffeq#166: y(end) = exp(sin start - sin end); the sum of exp(-3 ts)."""
     project.yaml(solving("wave", "start: 0.0, end: 1.5", "y: wave.y", f"d: {{of: y, wrt: [start, end], mode: {mode}}}"))
@@ -241,6 +241,7 @@ def test_a_backward_solve_has_no_event(project: Project) -> None:
         project.load("solver.adjoint=backsolve")
 
 
+@pytest.mark.slow
 def test_a_contracting_system(project: Project) -> None:
     """diffrax#558, #596; SciMLSensitivity.jl#300: y' = -a (y - sin t) solved backwards gives a gradient 32 % off, and says nothing."""
     exact, loose = 4.6532e-4, ["solver.rtol=1e-4", "solver.atol=1e-6"]
@@ -366,6 +367,7 @@ def test_a_tangent_through_a_reverse_rule_is_refused_before_the_run(project: Pro
 KINDS = "g: {of: y, wrt: k}, r: {of: y, wrt: k, mode: reverse}, h: {of: y, wrt: k, kind: hessian}"
 
 
+@pytest.mark.slow
 def test_a_vector_field_with_a_reverse_rule_alone(project: Project) -> None:
     """y(1) = exp(-k^2), though no tangent goes through k^2: neither the user's nor the solver's own."""
     ds = project.yaml(solving("slowed", "k: 0.7", "y: slowed.y", KINDS)).run()
@@ -376,6 +378,7 @@ def test_a_vector_field_with_a_reverse_rule_alone(project: Project) -> None:
         project.load("+derivatives.t={of: y, wrt: k, kind: jvp, direction: 1.0}")
 
 
+@pytest.mark.slow
 def test_control_flow_in_a_vector_field(project: Project) -> None:
     """A branch goes in every mode; a loop of unknown length goes forward, also where there are many parameters."""
     ds = project.yaml(solving("branching", "k: 0.7", "y: branching.y", KINDS)).run()
