@@ -35,7 +35,7 @@ def wave(
     nu: Any,
     *,
     n: int = 255,
-    stretch: float = 4.5,
+    stretch: float = 5.0,
     order: int = 6,
     t1: float = 0.510473,
     points: int = 5,

@@ -54,7 +54,7 @@ def pattern(
     *,
     side: float = 0.625,
     order: int = 2,
-    t1: float = 400.0,
+    t1: float = 200.0,
     points: int = 3,
     solver: Solver = Solver(),
 ) -> Pattern:

@@ -105,16 +105,16 @@ def impose(u: Any, grid: Grid, boundary: Any) -> jax.Array:
     Raises:
         ValueError: the points of the grid do not include the ends, or an argument is wrong as with `derivative`.
     """
-    u = grid.values("u", u)
+    array = grid.values("u", u)
     if grid.points != "nodes":
         raise ValueError(f"`grid.points` must be nodes for impose, which sets the ends, but is {grid.points}.")
     for k, ends in enumerate(conditions(boundary, grid, "impose")):
-        dim = u.ndim - grid.ndim + k
+        dim = array.ndim - grid.ndim + k
         for place, end in zip((0, -1), ends or (), strict=False):
             if isinstance(end, Dirichlet):
-                value = at_end("value", end.value, u.dtype, without(u.shape, dim))
-                u = u.at[(slice(None),) * dim + (place,)].set(value)
-    return u
+                value = at_end("value", end.value, array.dtype, without(array.shape, dim))
+                array = array.at[(slice(None),) * dim + (place,)].set(value)
+    return array
 
 
 def _along(u: Any, grid: Grid, boundary: Any, axis: int, order: int, times: int) -> jax.Array:

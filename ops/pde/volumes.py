@@ -132,21 +132,22 @@ def _advective_flux(u: jax.Array, dim: int, ends: Ends, velocity: jax.Array, lim
     """The flux through the faces along one dimension, of the state upwind of each."""
     if ends is None:
         states = _wrapped(u, dim)
-        slopes = 0 if limiter is None else _wrapped(_limited(states, dim, limiter), dim)
+        across = jnp.zeros_like(states) if limiter is None else _wrapped(_limited(states, dim, limiter), dim)
     else:
-        first, second = _part(u, dim, 0, 1), _part(u, dim, 1, 2)
-        last, last_but_one = _part(u, dim, -1, None), _part(u, dim, -2, -1)
-        enters = _given(ends[0], first, dim), _given(ends[1], last, dim)
-        states = jnp.concatenate([enters[0], u, enters[1]], axis=dim)
-        slopes = 0
+        first, last = _part(u, dim, 0, 1), _part(u, dim, -1, None)
+        lower, upper = _given(ends[0], first, dim), _given(ends[1], last, dim)
+        states = jnp.concatenate([lower, u, upper], axis=dim)
+        across = jnp.zeros_like(states)
         if limiter is not None:
-            # What flows in is the value at the face; where the flow is outwards, u goes on beyond the face as inside.
-            comes = _part(velocity, dim, 0, 1) >= 0, _part(velocity, dim, -1, None) < 0
-            below = jnp.where(comes[0], 2 * enters[0] - first, 2 * first - second)
-            above = jnp.where(comes[1], 2 * enters[1] - last, 2 * last - last_but_one)
-            inside = _limited(jnp.concatenate([below, u, above], axis=dim), dim, limiter)
-            slopes = jnp.concatenate([jnp.zeros_like(first), inside, jnp.zeros_like(last)], axis=dim)
-    before, after = _part(states + slopes / 2, dim, 0, -1), _part(states - slopes / 2, dim, 1, None)
+            steps = _difference(u, dim)
+            # What flows in is the value at the face, half a cell away; where the flow is outwards, u goes on as inside.
+            enters = _part(velocity, dim, 0, 1) >= 0, _part(velocity, dim, -1, None) < 0
+            own = _part(steps, dim, 0, 1), _part(steps, dim, -1, None)
+            at_first = jnp.where(enters[0], _minmod(2 * (first - lower), own[0]), own[0])
+            at_last = jnp.where(enters[1], _minmod(2 * (upper - last), own[1]), own[1])
+            parts = [jnp.zeros_like(first), at_first, _limited(u, dim, limiter), at_last, jnp.zeros_like(last)]
+            across = jnp.concatenate(parts, axis=dim)
+    before, after = _part(states + across / 2, dim, 0, -1), _part(states - across / 2, dim, 1, None)
     return velocity * jnp.where(velocity >= 0, before, after)
 
 
@@ -175,7 +176,7 @@ def _given(condition: Any, own: jax.Array, dim: int) -> jax.Array:
 
 
 def _limited(wide: jax.Array, dim: int, limiter: str) -> jax.Array:
-    """The limited differences across the cells of an array with one more cell at both ends."""
+    """The limited differences across the cells of an array, but for its first and last."""
     steps = _difference(wide, dim)
     return jnp.asarray(LIMITERS[limiter](_part(steps, dim, 0, -1), _part(steps, dim, 1, None)))
 
