@@ -64,7 +64,7 @@ def middle(u: Float[Array, "time x"]) -> jax.Array:
     return u[-1, u.shape[-1] // 2]
 
 
-def mean(u: Float[Array, "time x"]) -> jax.Array:
+def average(u: Float[Array, "time x"]) -> jax.Array:
     """The mean over the interval at the last time, by the trapezoidal rule."""
     last = u[-1]
     return jnp.mean((last[1:] + last[:-1]) / 2)

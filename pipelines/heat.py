@@ -49,6 +49,6 @@ def middle(u: Float[Array, "time x"]) -> jax.Array:
     return u[-1, u.shape[-1] // 2]
 
 
-def mean(u: Float[Array, "time x"]) -> jax.Array:
+def average(u: Float[Array, "time x"]) -> jax.Array:
     """The mean over the rod at the last time, by the trapezoidal rule with the zeros at the ends."""
     return jnp.sum(u[-1]) / (u.shape[-1] + 1)
