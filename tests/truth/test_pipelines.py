@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,20 @@ def run(folder: Path, name: str, *overrides: str) -> Any:
     return engine.run(REPOSITORY / "conf" / f"{name}.yaml", [f"store.path={folder / name}.zarr", *overrides]).load()
 
 
+@pytest.fixture(scope="module")
+def as_shipped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Runs a shipped config without a change, once for all tests that look at its results."""
+    folder = tmp_path_factory.mktemp("shipped")
+    return cache(lambda name: run(folder, name))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_shipped_config_runs(name: str, tmp_path: Path) -> None:
-    plan = engine.load(REPOSITORY / "conf" / f"{name}.yaml", ["store.path=" + str(tmp_path / "s.zarr")])
+def test_every_shipped_config_runs(name: str, as_shipped: Callable[[str], Any]) -> None:
+    plan = engine.load(REPOSITORY / "conf" / f"{name}.yaml")
     assert plan.config.settings.name == name
     first = (REPOSITORY / "conf" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# ")
-    ds = engine.run(plan).load()
+    ds = as_shipped(name)
     assert (ds.status == 1).all()
     assert set(plan.config.settings.outputs) <= set(map(str, ds.variables))
 
@@ -127,6 +136,102 @@ def test_robertson_and_its_sensitivities(tmp_path: Path) -> None:
     for parameter, values in published.items():
         found = [float(ds[f"d{species}.{parameter}"]) for species in "abc"]
         np.testing.assert_allclose(found, values, rtol=2e-4)
+
+
+def test_heat_decays_as_the_eigenvector_that_it_is(as_shipped: Callable[[str], Any]) -> None:
+    """exp(-lambda D t) sin(pi x), lambda = (2 sin(pi h / 2) / h)^2; the mean over the rod is h cot(pi h / 2) of the middle."""
+    ds = as_shipped("heat")
+    h, d = 0.02, ds.diffusivity.values
+    rate = (2 * np.sin(np.pi * h / 2) / h) ** 2
+    middle = np.exp(-rate * 0.1 * d)
+    np.testing.assert_allclose(float(ds.middle.sel(diffusivity=1.0)), 0.37282885967926035, rtol=1e-12)
+    np.testing.assert_allclose(ds.middle.values, middle, rtol=1e-12)
+    np.testing.assert_allclose(ds.average.values, h / np.tan(np.pi * h / 2) * middle, rtol=1e-12)
+    np.testing.assert_allclose(ds["dmiddle.diffusivity"].values, -rate * 0.1 * middle, rtol=1e-10)
+    np.testing.assert_allclose(ds["daverage.diffusivity"].values, -rate * 0.1 * ds.average.values, rtol=1e-10)
+    exact = np.exp(-rate * d[:, None, None] * ds.time.values[:, None]) * np.sin(np.pi * ds.x.values)
+    np.testing.assert_allclose(ds.u.values, exact, rtol=1e-10)
+
+
+def test_burgers_layer_and_its_derivative(as_shipped: Callable[[str], Any]) -> None:
+    """|u_x(0, t)| = 152.00516 as published, and by the transformation of Cole and Hopf, for every viscosity:
+
+    u = -N / D, where N is the integral of sin(pi y) K and D that of K = exp(-cos(pi y) / (2 pi nu) - (x - y)^2 / (4 nu t)).
+    """
+    ds, t = as_shipped("burgers"), 1.6037 / np.pi
+    np.testing.assert_allclose(float(ds.slope[0]), 152.00516, rtol=5e-7)
+
+    def slope(nu: float) -> float:
+        y = np.linspace(-2, 2, 200_001)
+        power = -np.cos(np.pi * y) / (2 * np.pi * nu) - y**2 / (4 * nu * t)
+        kernel = np.exp(power - power.max())
+        return float((np.sin(np.pi * y) * y * kernel).sum() / kernel.sum() / (2 * nu * t))  # N = 0 at x = 0
+
+    np.testing.assert_allclose(slope(0.01 / np.pi), 152.00516, rtol=1e-7)
+    for i, nu in enumerate(ds.nu.values):
+        np.testing.assert_allclose(float(ds.slope[i]), slope(nu), rtol=5e-7)
+        by_nu = (slope(nu * 1.0001) - slope(nu * 0.9999)) / (2e-4 * nu)
+        np.testing.assert_allclose(float(ds["dslope.nu"][i]), by_nu, rtol=1e-5)
+    u = ds.u.values
+    np.testing.assert_allclose(u, -u[..., ::-1], atol=1e-6)  # odd, as the start is
+
+
+def test_fisher_s_wave_and_its_derivatives(as_shipped: Callable[[str], Any]) -> None:
+    """u = (1 + exp(z))^-2, z = (x sqrt(r / D) - 5 r t / sqrt 6) / sqrt 6, whose primitive by z is z - log(1 + exp z) + 1 / (1 + exp z)."""
+    ds = as_shipped("fisher_kpp")
+    np.testing.assert_allclose(float(ds.middle.sel(diffusivity=1.0, growth=1.0)), 0.70750118272383, rtol=1e-9)
+
+    def z(x: Any, d: Any, r: Any, t: Any) -> Any:
+        return (x * np.sqrt(r / d) - 5 * r * t / np.sqrt(6)) / np.sqrt(6)
+
+    def mean(d: Any, r: Any) -> Any:
+        ends = [w - np.log(1 + np.exp(w)) + 1 / (1 + np.exp(w)) for w in (z(-40, d, r, 2), z(40, d, r, 2))]
+        return (ends[1] - ends[0]) * np.sqrt(6 * d / r) / 80
+
+    d, r = (part + 0j for part in np.meshgrid(ds.diffusivity.values, ds.growth.values, indexing="ij"))
+    e = 1e-30
+    np.testing.assert_allclose(ds.average.values, mean(d, r).real, rtol=1e-6)
+    np.testing.assert_allclose(ds["daverage.diffusivity"].values, mean(d + e * 1j, r).imag / e, rtol=1e-3)
+    np.testing.assert_allclose(ds["daverage.growth"].values, mean(d, r + e * 1j).imag / e, rtol=1e-4)
+    middle = (1 + np.exp(z(0, d, r + e * 1j, 2))) ** -2
+    np.testing.assert_allclose(ds.middle.values, middle.real, rtol=1e-7)
+    np.testing.assert_allclose(ds["dmiddle.growth"].values, middle.imag / e, rtol=1e-6)
+    x, t = ds.x.values, ds.time.values[:, None]
+    exact = (1 + np.exp(z(x, 1.0, 1.0, t))) ** -2
+    np.testing.assert_allclose(ds.u.sel(diffusivity=1.0, growth=1.0).values, exact, atol=1e-5)
+
+
+def test_gray_scott_against_scipy(tmp_path: Path) -> None:
+    """The same equations by SciPy, from the stored start, and central differences of it for the derivatives."""
+    from scipy.integrate import solve_ivp
+
+    small = ["stages.start.n=16", "stages.pattern.side=0.16", "stages.pattern.t1=50.0", "sweep.axes.kill=[0.06]"]
+    more = ["+outputs.u=pattern.y.u", "sweep.axes.feed=[0.04]", "solver.rtol=1e-9", "solver.atol=1e-12"]
+    ds = run(tmp_path, "gray_scott", *small, *more).isel(feed=0, kill=0)
+    h = 0.01
+
+    def around(w: Any) -> Any:
+        return sum(np.roll(w, shift, axis) for axis in (0, 1) for shift in (-1, 1)) - 4 * w
+
+    def end(feed: float = 0.04, kill: float = 0.06, diffusivity_u: float = 2e-5) -> Any:
+        def field(t: float, y: Any) -> Any:
+            u, v = y.reshape(2, 16, 16)
+            reaction = u * v**2
+            du = diffusivity_u * around(u) / h**2 - reaction + feed * (1 - u)
+            dv = 1e-5 * around(v) / h**2 + reaction - (feed + kill) * v
+            return np.stack([du, dv]).ravel()
+
+        start = np.stack([ds.u.values[0], ds.v.values[0]]).ravel()
+        return solve_ivp(field, (0, 50), start, "DOP853", rtol=1e-11, atol=1e-13).y[:, -1].reshape(2, 16, 16)
+
+    u, v = end()
+    assert v.mean() > 2 * float(ds.v[0].mean()), "something grows"
+    np.testing.assert_allclose(ds.u.values[-1], u, rtol=1e-7)
+    np.testing.assert_allclose(ds.v.values[-1], v, rtol=1e-6, atol=1e-10)
+    for name, at in {"feed": 0.04, "kill": 0.06, "diffusivity_u": 2e-5}.items():
+        step = 1e-4 * at
+        difference = end(**{name: at + step})[1].mean() - end(**{name: at - step})[1].mean()
+        np.testing.assert_allclose(float(ds[f"dmean.{name}"]), difference / (2 * step), rtol=1e-5)
 
 
 def test_oscillator_at_the_reference_point(tmp_path: Path) -> None:
