@@ -27,6 +27,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
+from ops.jumps import examine, find_jumps
+from ops.steps import Jumps, controller
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -98,7 +100,7 @@ class Solver:
     """First step size; None for an estimate (Hairer, Norsett, Wanner, Solving ODEs I, II.4)."""
 
     step: float | None = None
-    """A fixed step size; None for adaptive steps."""
+    """A fixed step size; None for adaptive steps. From one jump to the next, equal steps that are no longer, two at least."""
 
     adjoint: Any = "auto"
     """auto | forward | checkpointed | direct | backsolve, or a diffrax adjoint."""
@@ -168,7 +170,7 @@ def solve(
     t1: Any = None,
     ts: Any = None,
     solver: Any = Solver(),
-    jumps: Any = (),
+    jumps: Any = None,
     event: Callable[[Any, Any, Any], Any] | None = None,
     **settings: Any,
 ) -> Solution:
@@ -178,12 +180,14 @@ def solve(
         vector_field: of time (scalar), state and args; returns the state's structure. For a state that is one array it may
             return a list of numbers, as with SciPy.
         y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays.
-        args: any pytree, handed to the vector field.
+        args: any pytree, handed to the vector field. A forcing of `ops.forcing` anywhere in it tells of its own jumps.
         t0: start time.
         t1: end time; gives the final state. It may lie before `t0`, or be equal to it.
         ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis.
         solver: a `Solver`, the name of a method, or a diffrax solver.
-        jumps: times at which the vector field is discontinuous: no step crosses them.
+        jumps: times at which the vector field is discontinuous, beside those of forcings: no step crosses them, and the solution
+            may be differentiated by them. `()` says that there are none. Of several at one time, by declaration or by forcings
+            that are not in `args`, the derivatives are by the first.
         event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
             sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
         settings: fields of `Solver`, which win over those in `solver`.
@@ -208,9 +212,15 @@ def solve(
     times = None if ts is None else jnp.asarray(ts, time_dtype)
     end = jnp.asarray(t1, time_dtype) if times is None else times[-1]
     vector_field = _stacking(vector_field)
-    y0 = _promoted(vector_field, start, y0, args)
+    span = t0, _last(t1 if ts is None else ts)
+    driven = find_jumps(args, (), start, end, span)
+    y0, traced = _promoted(vector_field, start, y0, driven.args)
+    if others := _other_jumps(traced, start, y0, jumps):
+        driven = find_jumps(args, others, start, end, span)
     _warn_of_precision(chosen, y0)
+    args, vector_field, between = driven.args, driven.field(vector_field), driven.jumps
     if backsolves:
+        between = None if between is None else Jumps(_still("jumps", between.times), between.margin)
         start, end, times = _not_differentiated(start, end, times, event)
         vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end if times is None else times)
@@ -230,7 +240,7 @@ def solve(
         state,
         args,
         saveat=_saved_at(asked, of_state, backsolves),
-        stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start, norm),
+        stepsize_controller=_controller(chosen, between, None if event is None else last - start, norm),
         adjoint=adjoint,
         event=None if event is None else _event(event, chosen, of_state),
         max_steps=chosen.max_steps,
@@ -253,6 +263,29 @@ def solve(
     steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
     at = end if event is None else jnp.where(stopped & fine, stop, end)
     return Solution(at if times is None else times, _where(fine, y, jnp.nan), status, steps, event_time)
+
+
+def _other_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
+    """The jumps of a traced vector field that are no forcing's in `args`: the declared ones, and those of other forcings.
+
+    Raises:
+        ValueError: the jumps of a forcing depend on time or state.
+    """
+    found = examine(traced, start, y0)
+    if any(jump is None for jump in found.jumps):
+        raise ValueError(
+            "`vector_field` must not use a forcing whose jumps are known only at each time or state, or within a loop, but does. "
+            "Put it into args; use `event` for what the state decides."
+        )
+    if found.compared and declared is None:
+        warnings.warn(
+            f"`jumps` should hold the times at which vector_field jumps, but is left out, and the time is compared in "
+            f"{', '.join(found.compared[:3])}: a step may pass over a short pulse unseen. Put a forcing of ops.forcing into args, "
+            "or write jumps=[...], empty if there is none.",
+            stacklevel=3,
+        )
+    listed = [] if declared is None else declared if isinstance(declared, Sequence) else [declared]
+    return [*listed, *found.jumps]
 
 
 def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:
@@ -292,14 +325,16 @@ def _not_differentiated(start: Any, end: Any, times: Any, event: Any) -> tuple[A
             "Write adjoint: checkpointed."
         )
 
-    def still(name: str, value: Any) -> Any:
-        message = f"`{name}` must not be differentiated with adjoint backsolve, but is. Write adjoint: checkpointed."
-        return eqxi.nondifferentiable(value, msg=message)
-
     if times is not None:
-        times = still("ts", times)
-        return still("t0", start), times[-1], times
-    return still("t0", start), still("t1", end), None
+        times = _still("ts", times)
+        return _still("t0", start), times[-1], times
+    return _still("t0", start), _still("t1", end), None
+
+
+def _still(name: str, value: Any) -> Any:
+    """A value that a backward solve has no derivative by."""
+    message = f"`{name}` must not be differentiated with adjoint backsolve, but is. Write adjoint: checkpointed."
+    return eqxi.nondifferentiable(value, msg=message)
 
 
 def _without_closure(vector_field: VectorField, start: Any, y0: Any, args: Any) -> tuple[VectorField, Any]:
@@ -454,6 +489,11 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
         )
 
 
+def _last(times: Any) -> Any:
+    """The last of some times, or the only one; it stays known while JAX traces."""
+    return times if isinstance(times, jax.core.Tracer) or not np.ndim(times) else np.ravel(np.asarray(times))[-1]
+
+
 def _as_arrays(tree: Any) -> Any:
     """Numbers, and lists of nothing but numbers, as arrays; other leaves as they are."""
 
@@ -484,8 +524,8 @@ def _stacking(vector_field: VectorField) -> VectorField:
     return field
 
 
-def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> Any:
-    """The initial state in the dtype of its own derivative.
+def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> tuple[Any, Any]:
+    """The initial state in the dtype of its own derivative, and the vector field as it was traced to find that.
 
     Raises:
         ValueError: the vector field returns another structure, another shape, or complex values for a real state.
@@ -493,7 +533,7 @@ def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> A
     if not jax.tree_util.tree_leaves(y0):
         raise ValueError("`y0` must hold at least one array, but is empty.")
     y0 = jax.tree_util.tree_map(lambda leaf: _inexact(jnp.asarray(leaf)), y0)
-    slope = jax.eval_shape(lambda t, y: vector_field(t, y, args), t0, y0)
+    traced, slope = jax.make_jaxpr(lambda t, y: vector_field(t, y, args), return_shape=True)(t0, y0)
     if _structure(y0) != _structure(slope):
         hint = " It returned None: is a `return` missing?" if slope is None else ""
         raise ValueError(
@@ -511,7 +551,7 @@ def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> A
             )
         return leaf.astype(jnp.result_type(leaf.dtype, rate.dtype))
 
-    return jax.tree_util.tree_map(promote, y0, slope)
+    return jax.tree_util.tree_map(promote, y0, slope), traced
 
 
 def _inexact(leaf: Any) -> Any:
@@ -549,23 +589,14 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
 
-def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any, norm: Callable[[Any], Any]) -> Any:
-    """Fixed or adaptive steps; adaptive ones stop at the jumps, and are short in an interval watched for an event."""
-    count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
-    if solver.step is not None:
-        if count:
-            raise ValueError(
-                "`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step."
-            )
-        return diffrax.ConstantStepSize()
-    longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
-    if not count:
-        return pid
-    times = (
-        jnp.stack([jnp.asarray(t, dtype) for t in jumps]) if isinstance(jumps, Sequence) else jnp.asarray(jumps, dtype)
-    )
-    return diffrax.ClipStepSizeController(pid, jump_ts=jnp.ravel(times))
+def _controller(solver: Solver, jumps: Jumps | None, watched: Any, norm: Callable[[Any], Any]) -> Any:
+    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event."""
+
+    def adaptive() -> Any:
+        longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
+        return diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
+
+    return controller(solver.step, jumps, adaptive)
 
 
 def _adjoint(solver: Solver) -> Any:

@@ -1,0 +1,218 @@
+"""Where a vector field jumps: the forcings that it uses, the times that are declared, and comparisons of time that are not.
+
+In: a vector field, its arguments, the interval. Out: the arguments with their forcings ready to be read, and the times of the jumps as
+one traced array.
+
+Two jumps at one time are moved apart by `APART` roundings, by moving the forcing itself: a step ends at each of them, as long as a few
+roundings, so that the derivative by either time is that of its own jump. The jumps within a few roundings of the ends of the interval
+count as being there, and no step crosses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from ops.forcing import DECLARED, SCOPE, is_primitive, known, rounding
+from ops.steps import Jumps
+
+APART = 16
+"""So many roundings lie between two jumps."""
+
+MARGIN = 2
+"""So many roundings lie between a jump and a step; a stage's own time is off by one at most."""
+
+COMPARISONS = ("lt", "le", "gt", "ge", "sign", "floor", "ceil", "round")
+"""Operations whose value jumps. `eq` and `ne` do so at single points, which no step meets."""
+
+NEITHER: frozenset[str] = frozenset()
+TIME, STATE = frozenset("t"), frozenset("y")
+"""What an operation depends on."""
+
+
+class Driven(NamedTuple):
+    """What a solve needs to know of the jumps."""
+
+    args: Any
+    """The arguments, with forcings that jump at just the times in `jumps`."""
+
+    jumps: Jumps | None = None
+    """The jumps inside the interval, infinite for those outside it. None if there are none."""
+
+    first: Any = None
+    last: Any = None
+    """The times between which the field is evaluated: a few roundings inside the ends."""
+
+    def field(self, vector_field: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+        """A vector field on this side of a jump at either end of the interval."""
+        if self.jumps is None:
+            return vector_field
+
+        def inside(t: Any, y: Any, args: Any) -> Any:
+            held = t + jax.lax.stop_gradient(jnp.clip(t, self.first, self.last) - t)  # moves as t does
+            return vector_field(held, y, args)
+
+        return inside
+
+
+def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array, span: Any) -> Driven:
+    """The jumps of the forcings in `args`, and those known otherwise.
+
+    Args:
+        args: the vector field's arguments.
+        fixed: times of jumps that are no forcing's in `args`.
+        start: the time at which the solve begins.
+        end: the time at which it ends.
+        span: both as the caller gave them.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(args, is_leaf=is_primitive)
+    forcings = [leaf for leaf in leaves if is_primitive(leaf)]
+    whole = [known(t) for t in span]
+    if all(t is not None for t in whole):
+        for forcing in forcings:
+            forcing.check_covers(float(whole[0]), float(whole[1]))
+    dtype = start.dtype
+    edges = [jnp.asarray(forcing.edges(*span), dtype) for forcing in forcings]
+    every = jnp.concatenate([*edges, *(jnp.ravel(jnp.asarray(t, dtype)) for t in fixed), jnp.zeros(0, dtype)])
+    if not every.shape[0]:
+        return Driven(_replaced(leaves, structure, edges))
+    low, high = jnp.minimum(start, end), jnp.maximum(start, end)
+    margin = jnp.minimum(rounding(start, end, dtype), jax.lax.stop_gradient(high - low) / 4)
+    first, last = low + margin, high - margin
+    inside = (every > first) & (every < last)
+    moves = apart(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, APART))
+    sizes = np.cumsum([0, *(e.shape[0] for e in edges)])
+    movable = np.arange(every.shape[0]) < sizes[-1]
+    every = jnp.where(movable & inside, every + moves, every)
+    edges = [every[i:j] for i, j in zip(sizes[:-1], sizes[1:], strict=True)]
+    jumps = Jumps(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, MARGIN))
+    return Driven(_replaced(leaves, structure, edges), jumps, first, last)
+
+
+def _replaced(leaves: Sequence[Any], structure: Any, edges: Sequence[Any]) -> Any:
+    """The arguments with forcings that jump at some times."""
+    at = iter(edges)
+    return jax.tree_util.tree_unflatten(structure, [x.hold(next(at)) if is_primitive(x) else x for x in leaves])
+
+
+def apart(times: jax.Array, gap: Any) -> jax.Array:
+    """By how much each time must move to lie at least `gap` after the one before it; the first of several stays where it is."""
+    times = jax.lax.stop_gradient(times)
+    order = jnp.argsort(times, stable=True)
+    ranked = times[order]
+    shift = gap * jnp.arange(times.shape[0])
+    spread = jax.lax.cummax(ranked - shift) + shift
+    moves = jnp.where(jnp.isfinite(ranked) & (spread - ranked > gap / 4), spread - ranked, 0)
+    return jnp.zeros_like(times).at[order].set(moves)
+
+
+class Found(NamedTuple):
+    """What a traced vector field says of its jumps."""
+
+    jumps: list[Any]
+    """The jumps of forcings that are not among the arguments; None for those that depend on time or state."""
+
+    compared: list[str]
+    """Where time is compared, by file and line, outside any forcing and any library."""
+
+
+def examine(traced: ClosedJaxpr, t: jax.Array, y: Any) -> Found:
+    """Look at a vector field, traced as a function of time and state, for forcings and for comparisons of nothing but time."""
+    found = Found([], [])
+    operands = [t, *jax.tree_util.tree_leaves(y)]
+    thunks = [lambda value=value: value for value in operands]
+    walk(traced, thunks, [TIME, *[STATE] * (len(operands) - 1)], found)
+    return found
+
+
+def walk(
+    program: ClosedJaxpr, values: Sequence[Callable[[], Any]], marks: Sequence[frozenset[str]], found: Found
+) -> list[frozenset[str]]:
+    """Note the jumps and the comparisons of a program; calls and branches are looked into, loops are not.
+
+    Args:
+        program: the program.
+        values: what gives each of its operands, called only where a jump needs it.
+        marks: what each operand depends on.
+        found: what is added to.
+
+    Returns:
+        What each result depends on.
+    """
+    depends = dict(zip(program.jaxpr.invars, marks, strict=True))
+
+    def marked(atom: Any) -> frozenset[str]:
+        return NEITHER if isinstance(atom, Literal) else depends.get(atom, NEITHER)
+
+    for eqn in program.jaxpr.eqns:
+        union = NEITHER.union(*map(marked, eqn.invars))
+        results = [union] * len(eqn.outvars)
+        scope, name = str(eqn.source_info.name_stack), eqn.primitive.name
+        inner = list(programs(eqn))
+        operands = eqn.invars[1:] if name == "cond" else eqn.invars
+        if DECLARED in scope:
+            if name == "add":
+                found.jumps.append(None if union else evaluated(program, values, eqn.invars[0]))
+        elif SCOPE in scope:
+            pass
+        elif inner and name not in ("scan", "while") and all(len(p.jaxpr.invars) == len(operands) for p in inner):
+            thunks = [lambda atom=atom: evaluated(program, values, atom) for atom in operands]
+            each = [walk(p, thunks, [marked(atom) for atom in operands], found) for p in inner]
+            choice = marked(eqn.invars[0]) if name == "cond" else NEITHER
+            results = [choice.union(*parts) for parts in zip(*each, strict=True)]
+        elif any(DECLARED in s for p in inner for s in scopes(p.jaxpr)):
+            found.jumps.append(None)
+        elif union == TIME and name in COMPARISONS and (place := _place(eqn)) and place not in found.compared:
+            found.compared.append(place)
+        depends.update(zip(eqn.outvars, results, strict=True))
+    return [marked(atom) for atom in program.jaxpr.outvars]
+
+
+def programs(eqn: Any) -> Iterator[ClosedJaxpr]:
+    """The programs inside an operation."""
+    for value in eqn.params.values():
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, ClosedJaxpr):
+                yield part
+            elif isinstance(part, Jaxpr):
+                yield ClosedJaxpr(part, ())
+
+
+def scopes(jaxpr: Jaxpr) -> Iterator[str]:
+    """The name scope of every operation of a program."""
+    for eqn in jaxpr.eqns:
+        yield str(eqn.source_info.name_stack)
+        for inner in programs(eqn):
+            yield from scopes(inner.jaxpr)
+
+
+def evaluated(program: ClosedJaxpr, values: Sequence[Callable[[], Any]], atom: Any) -> Any:
+    """The value of one variable of a program, from no more operations than it needs."""
+    if isinstance(atom, Literal):
+        return atom.val
+    debug_info = program.jaxpr.debug_info._replace(result_paths=None)
+    jaxpr, used = dce_jaxpr(program.jaxpr.replace(outvars=[atom], debug_info=debug_info), [True])
+    operands = [value() for value, needed in zip(values, used, strict=True) if needed]
+    return jaxpr_as_fun(ClosedJaxpr(jaxpr, program.consts))(*operands)[0]
+
+
+def _place(eqn: Any) -> str | None:
+    """The file and line where a model compares. None where a library does so for a function of its own.
+
+    A periodic time, `t % 24`, is no jump as such: what is made of it may be smooth, and is looked at by itself.
+    """
+    trace = eqn.source_info.traceback
+    for frame in trace.frames if trace is not None else []:
+        file = frame.file_name.replace("\\", "/")
+        if "/jax/" in file and "/scipy/" not in file and "/nn/" not in file:
+            if frame.function_name == "remainder":
+                return None
+            continue
+        return None if "site-packages" in file else f"{file.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return None
