@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from ops.adjoints import ADJOINTS
+from ops.newton import Newton
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -306,7 +307,7 @@ class Solver:
             return solver
         kind = METHODS[self.method].scheme
         if issubclass(kind, diffrax.AbstractImplicitSolver):
-            root_finder = diffrax.VeryChord(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
+            root_finder = Newton(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
             return kind(root_finder=root_finder)
         return kind()
 
