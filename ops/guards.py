@@ -69,13 +69,19 @@ class GuardedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         keep, start, end, jumped, state, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
         )
-        stalled = ~keep & (end <= start + 2 * jnp.finfo(start.dtype).eps * jnp.abs(start))
+        stalled = ~keep & (end <= start + 2 * jnp.finfo(jnp.result_type(start)).eps * jnp.abs(start))
         if self.shortest is not None:
             stalled |= ~keep & (end - start < self.shortest)
         result = _ended(stalled, STALLED, result)
         if self.max_abs is not None:
             result = _ended(keep & ~within(self.of_state(y1_candidate), self.max_abs), BEYOND, result)
         return keep, start, end, jumped, state, result
+
+
+def guarded(controller: Any, shortest: Any, max_abs: Any, of_state: Callable[[Any], Any]) -> Any:
+    """Adaptive steps with guards."""
+    make: Any = GuardedSteps  # the type checker takes the abstract fields of the base class for arguments
+    return make(controller, shortest, max_abs, of_state)
 
 
 class BoundedSteps(diffrax.AbstractStepSizeController[Any, Any]):

@@ -25,12 +25,14 @@ import optimistix
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.forcing import known
-from ops.guards import BEYOND, BoundedSteps, GuardedSteps, within
+from ops.guards import BEYOND, BoundedSteps, guarded, within
 from ops.interpolation import Interpolation, interpolation
 from ops.jumps import examine, find_jumps
 from ops.methods import METHODS as METHODS
-from ops.methods import Separable, Solver, VectorField, Whole, in_parts, nearest
+from ops.methods import Separable as Separable
+from ops.methods import Solver as Solver
 from ops.methods import Split as Split
+from ops.methods import VectorField, Whole, in_parts, nearest
 from ops.probe import alone, same, with_tangent
 from ops.steps import Jumps, controller
 
@@ -181,16 +183,22 @@ def solve(
     fine = status == OK
     event_time = None if event is None else jnp.where(stopped & fine, stop, jnp.nan)
     at = end if event is None else jnp.where(stopped & fine, stop, end)
-    counts = [jnp.asarray(found.stats[f"num_{kind}steps"], jnp.int32) for kind in ("", "accepted_", "rejected_")]
+    steps, accepted, rejected = (
+        jnp.asarray(found.stats[f"num_{kind}steps"], jnp.int32) for kind in ("", "accepted_", "rejected_")
+    )
+    held = None if reached is None else jnp.isfinite(reached) & fine
+    if times is None:
+        times = jnp.where(held, reached, jnp.nan) if every_step else at
     return Solution(
-        times if times is not None else _where(fine & jnp.isfinite(reached), reached, jnp.nan) if every_step else at,
+        times,
         _where(fine, y, jnp.nan),
         status,
-        counts[0],
+        steps,
         event_time,
-        *counts[1:],
-        length=None if reached is None else jnp.where(fine, jnp.sum(jnp.isfinite(reached)), 0).astype(jnp.int32),
-        interpolation=interpolation(found.interpolation, at, fine, of_state) if dense else None,
+        accepted,
+        rejected,
+        None if held is None else jnp.sum(held, dtype=jnp.int32),
+        interpolation(found.interpolation, at, fine, of_state) if dense else None,
     )
 
 
@@ -513,7 +521,7 @@ def _controller(
 
     def adaptive() -> Any:
         longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-        return GuardedSteps(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
+        return guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
 
     steps = controller(solver.step, jumps, adaptive)
     return steps if solver.step is None else BoundedSteps(steps, solver.max_abs)
