@@ -28,7 +28,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.jumps import examine, find_jumps
-from ops.steps import Jumps, controller
+from ops.newton import with_newton
+from ops.steps import FreeSteps, Jumps, controller
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -156,8 +157,8 @@ class Solver:
             return solver
         kind = METHODS[self.method]
         if issubclass(kind, diffrax.AbstractImplicitSolver):
-            root_finder = diffrax.VeryChord(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
-            return kind(root_finder=root_finder)
+            implicit: diffrax.AbstractSolver[Any] = with_newton(kind, self.rtol, self.atol)
+            return implicit
         return kind()
 
 
@@ -227,7 +228,7 @@ def solve(
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
     state, field = y0, vector_field
     of_state: Callable[[Any], Any] = lambda state: state  # noqa: E731
-    norm: Callable[[Any], Any] = optimistix.rms_norm
+    norm: Callable[[Any], Any] = _norm
     if is_differentiated() and not backsolves:
         state, field, of_state, norm = _with_probe(vector_field, start, y0, args, chosen)
     asked = None if times is None else jnp.where(sound, times, start)
@@ -409,7 +410,7 @@ def _with_probe(
 
     w0 = jax.tree_util.tree_map(direction, y0)
     if not _goes_forward(augmented, start, (y0, w0)):
-        return y0, vector_field, lambda state: state, optimistix.rms_norm
+        return y0, vector_field, lambda state: state, _norm
     return (y0, w0), augmented, lambda state: state[0], _norm_with_probe
 
 
@@ -431,6 +432,12 @@ def _applies(jaxpr: Any, name: str) -> bool:
     )
 
 
+def _norm(error: Any) -> Any:
+    """The size of an error, infinite where it is no number: a step whose end overflows is taken again, shorter."""
+    size = optimistix.rms_norm(error)
+    return jnp.where(jnp.isnan(size), jnp.inf, size)
+
+
 def _norm_with_probe(error: Any) -> Any:
     """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large.
 
@@ -438,7 +445,7 @@ def _norm_with_probe(error: Any) -> Any:
     """
     of_state, of_tangent = error
     tangent = optimistix.rms_norm(of_tangent) / PROBE_SLACK
-    return jnp.maximum(optimistix.rms_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))
+    return jnp.maximum(_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))
 
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
@@ -584,7 +591,7 @@ def _warn_of_precision(solver: Solver, y0: Any) -> None:
 
 
 def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
-    """The first step with its direction, or None for diffrax's estimate."""
+    """The first step with its direction, or None for an estimate."""
     size = solver.dt0 if solver.step is None else solver.step
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
@@ -594,7 +601,7 @@ def _controller(solver: Solver, jumps: Jumps | None, watched: Any, norm: Callabl
 
     def adaptive() -> Any:
         longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-        return diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
+        return FreeSteps(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
 
     return controller(solver.step, jumps, adaptive)
 
