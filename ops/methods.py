@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from ops.adjoints import ADJOINTS
-from ops.newton import Newton
+from ops.newton import with_newton
+from ops.steps import FreeSteps
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -307,14 +308,14 @@ class Solver:
             return solver
         kind = METHODS[self.method].scheme
         if issubclass(kind, diffrax.AbstractImplicitSolver):
-            root_finder = Newton(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
-            return kind(root_finder=root_finder)
+            implicit: diffrax.AbstractSolver[Any] = with_newton(kind, self.rtol, self.atol)
+            return implicit
         return kind()
 
-    def adaptive(self, dtmax: Any, norm: Callable[[Any], Any]) -> diffrax.PIDController:
+    def adaptive(self, dtmax: Any, norm: Callable[[Any], Any]) -> FreeSteps:
         """The control of adaptive steps, none longer than `dtmax` if that is given."""
         longest = dtmax if self.dtmax is None else self.dtmax if dtmax is None else jnp.minimum(self.dtmax, dtmax)
-        return diffrax.PIDController(
+        return FreeSteps(
             rtol=self.rtol, atol=self.atol, norm=norm, dtmax=longest, pcoeff=self.pcoeff, icoeff=self.icoeff, dcoeff=self.dcoeff,
             factormin=self.factormin, factormax=self.factormax, safety=self.safety,
         )  # fmt: skip

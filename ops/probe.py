@@ -41,7 +41,7 @@ def same(state: Any) -> Any:
 
 def alone(y0: Any, field: Any) -> Probed:
     """The state without a tangent."""
-    return Probed(y0, field, same, optimistix.rms_norm)
+    return Probed(y0, field, same, _norm)
 
 
 def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solver) -> Probed:
@@ -96,7 +96,7 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
     state, probed = (y0, jax.tree_util.tree_map(drawn(1), y0)), field.each(augment)
     if not _goes_forward(probed, start, state):
         return alone(y0, field)
-    return Probed(state, probed, lambda state: state[0], _norm)
+    return Probed(state, probed, lambda state: state[0], _norm_of_both)
 
 
 def _tangent(leaf: Any, direction: Callable[[Any], Any]) -> Any:
@@ -128,10 +128,16 @@ def _applies(jaxpr: Any, name: str) -> bool:
 
 
 def _norm(error: Any) -> Any:
+    """The size of an error, infinite where it is no number: a step whose end overflows is taken again, shorter."""
+    size = optimistix.rms_norm(error)
+    return jnp.where(jnp.isnan(size), jnp.inf, size)
+
+
+def _norm_of_both(error: Any) -> Any:
     """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large.
 
     A tangent that is no number has no say: no step would be short enough, and the state may be fine.
     """
     of_state, of_tangent = error
     tangent = optimistix.rms_norm(of_tangent) / PROBE_SLACK
-    return jnp.maximum(optimistix.rms_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))
+    return jnp.maximum(_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))

@@ -1,4 +1,4 @@
-"""Step size controllers beside those of diffrax: steps that end just before each jump of a vector field, and begin again just after it.
+"""Step sizes beside those of diffrax: the first one, and steps that end just before each jump of a vector field and begin just after it.
 
 A few roundings are left out on either side, as a method's own times are rounded: a stage that fell on the other side of the jump would
 see the wrong field, and no step would be short enough.
@@ -13,6 +13,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Jumps(eqx.Module):
@@ -72,7 +73,15 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         return jnp.minimum(end, limits[0]), (inner, limits, jax.lax.stop_gradient(end - t0))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         inner, (stop, resume), wish = controller_state
@@ -85,6 +94,25 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         start = jnp.where(jumped, resume, start)
         limits = _where(jumped, self.jumps.after(start), (stop, resume))
         return keep, start, jnp.minimum(start + size, limits[0]), jumped, (inner, limits, size), result
+
+
+class FreeSteps(diffrax.PIDController):
+    """The steps of diffrax, but for the first, whose error is about the tolerance (Hairer, Norsett, Wanner, Solving ODEs I, II.4).
+
+    diffrax takes 0.01 for the first step of every problem: the state of a fast one overflows in it.
+    """
+
+    def init(
+        self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
+    ) -> tuple[Any, Any]:
+        """The end of the first step, and the state."""
+        if dt0 is None:
+            still = jax.lax.stop_gradient((t0, t1, y0))
+            found = _first_step(
+                lambda t, y: func(terms, t, y, args), *still, error_order, self.rtol, self.atol, self.norm
+            )
+            dt0 = jax.lax.stop_gradient(found)
+        return super().init(terms, t0, t1, y0, dt0, args, func, error_order)
 
 
 class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
@@ -120,7 +148,15 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         return jnp.where(number >= count, stop, start + (stop - start) * (number / count).astype(start.dtype))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         interval, number, end, step = controller_state
@@ -129,7 +165,36 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         interval = _where(jumped, self._interval(jnp.where(jumped, resume, end), end, step), interval)
         number = jnp.where(jumped, 1, number + 1)
         start = jnp.where(jumped, resume, t1)
-        return True, start, self._end(interval, number), jumped, (interval, number, end, step), diffrax.RESULTS.successful
+        return (
+            True,
+            start,
+            self._end(interval, number),
+            jumped,
+            (interval, number, end, step),
+            diffrax.RESULTS.successful,
+        )
+
+
+def _first_step(
+    field: Callable[[Any, Any], Any], start: Any, end: Any, y0: Any, order: Any, rtol: Any, atol: Any, norm: Any
+) -> Any:
+    """The size of a step whose error is about the tolerance."""
+    span = end - start
+
+    def size(tree: Any) -> Any:
+        return norm(jax.tree_util.tree_map(lambda leaf, y: leaf / (atol + rtol * jnp.abs(y)), tree, y0))
+
+    slope = field(start, y0)
+    d0, d1 = size(y0), size(slope)
+    unknown = (d0 < 1e-5) | (d1 < 1e-5)
+    h0 = jnp.minimum(jnp.where(unknown, 1e-6, 0.01 * d0 / jnp.where(unknown, 1.0, d1)), span)
+    moved = jax.tree_util.tree_map(lambda y, rate: (y + h0 * rate).astype(y.dtype), y0, slope)
+    d2 = size(jax.tree_util.tree_map(jnp.subtract, field(start + h0, moved), slope)) / h0
+    steepest = jnp.maximum(d1, d2)
+    h1 = jnp.where(steepest <= 1e-15, span, (0.01 / steepest) ** (1 / order))
+    wished = jnp.where(jnp.isfinite(d2), jnp.minimum(100 * h0, h1), 1e-3 * h0)
+    wished = jnp.clip(wished, 64 * float(np.finfo(start.dtype).eps) * jnp.abs(start), span)
+    return jnp.where(wished > 0, wished, jnp.where(span > 0, span, 1.0)).astype(start.dtype)
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
