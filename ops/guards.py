@@ -29,23 +29,24 @@ class GuardedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     """The state that is asked for, within the one that is integrated."""
 
     @property
-    def rtol(self) -> Any:  # type: ignore[override]
+    def rtol(self) -> Any:  # type: ignore[misc, override]
         """That of the controller inside."""
         return self.controller.rtol
 
     @property
-    def atol(self) -> Any:  # type: ignore[override]
+    def atol(self) -> Any:  # type: ignore[misc, override]
         """That of the controller inside."""
         return self.controller.atol
 
     @property
-    def norm(self) -> Callable[[Any], Any]:  # type: ignore[override]
+    def norm(self) -> Callable[[Any], Any]:  # type: ignore[misc, override]
         """That of the controller inside."""
         return self.controller.norm
 
     def wrap(self, direction: Any) -> GuardedSteps:
         """With the direction of time."""
-        return eqx.tree_at(lambda c: c.controller, self, self.controller.wrap(direction))
+        wrapped: GuardedSteps = eqx.tree_at(lambda c: c.controller, self, self.controller.wrap(direction))
+        return wrapped
 
     def init(
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
@@ -66,10 +67,12 @@ class GuardedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
-        keep, start, end, jumped, state, result = self.controller.adapt_step_size(
+        found: tuple[Any, ...] = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
         )
-        stalled = ~keep & (end <= start + 2 * jnp.finfo(jnp.result_type(start)).eps * jnp.abs(start))
+        keep, start, end, jumped, state, result = found
+        rounding = 2 * float(jnp.finfo(start.dtype).eps) * jnp.abs(start)  # type: ignore[no-untyped-call]
+        stalled = ~keep & (end <= start + rounding)
         if self.shortest is not None:
             stalled |= ~keep & (end - start < self.shortest)
         result = _ended(stalled, STALLED, result)

@@ -187,10 +187,9 @@ def solve(
         jnp.asarray(found.stats[f"num_{kind}steps"], jnp.int32) for kind in ("", "accepted_", "rejected_")
     )
     held = None if reached is None else jnp.isfinite(reached) & fine
-    if times is None:
-        times = jnp.where(held, reached, jnp.nan) if every_step else at
+    taken = jnp.where(held, reached, jnp.nan) if held is not None and reached is not None else at
     return Solution(
-        times,
+        taken if times is None else times,
         _where(fine, y, jnp.nan),
         status,
         steps,

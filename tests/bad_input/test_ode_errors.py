@@ -49,7 +49,6 @@ CASES: dict[str, tuple[Any, str]] = {
         r"pair \(q, p\)",
     ),
     "three parts": (lambda: solve((decay, decay, decay), 1.0, t1=1.0, solver="kencarp4"), "pair of them"),
-    "dense backsolve": (lambda: solve(decay, 1.0, t1=1.0, dense=True, adjoint="backsolve"), "dense"),
     "negative step": (lambda: Solver(step=-0.1), r"solver\.step.*-0.1"),
     "endless": (lambda: solve(decay, 1.0, t1=float("inf")), r"`t1` must be a finite time"),
     "start that is none": (lambda: solve(decay, 1.0, t0=float("nan"), t1=1.0), r"`t0` must be a finite time"),
@@ -76,3 +75,13 @@ def test_message(case: str) -> None:
         act()
     assert str(caught.value).startswith("`")
     assert " must " in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*integrates the state backwards")
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("dense", {"t1": 1.0, "dense": True}), ("ts", {"t1": 1.0, "ts": "steps"}), ("event", {"t1": 1.0, "event": lambda t, y, a: y})],
+)
+def test_what_a_backward_solve_does_not_do(name: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be left out with adjoint backsolve"):
+        solve(decay, 1.0, adjoint="backsolve", **asked)
