@@ -55,7 +55,9 @@ class Tally:
         self, plan: Plan, shared: Mapping[str, np.ndarray[Any, Any]], before: Iterable[Mapping[str, Any]] = ()
     ):
         self.plan = plan
-        self.shared = [name for name, value in shared.items() if not finite(value[None])[0]]
+        self.lengths = {leaf.name: leaf.length for leaf in plan.draft.outputs if leaf.length}
+        self.given = {name: value[None] for name, value in shared.items()}
+        self.shared = [name for name in shared if not self.whole(name, self.given).all()]
         """Outputs that are the same for all samples, and not finite."""
 
         self.found: dict[str, tuple[int, int]] = {}
@@ -77,9 +79,18 @@ class Tally:
             return False
         for name in self.shared:
             self.count(name, samples[rows])
-        for name, array in outputs.items():
-            self.count(name, samples[rows][~finite(array[rows])])
+        for name in outputs:
+            self.count(name, samples[rows][~self.whole(name, outputs)[rows]])
         return True
+
+    def whole(self, name: str, outputs: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Whether an output is finite in each row, but for padding."""
+        array = outputs[name]
+        if name not in self.lengths:
+            return finite(array)
+        length = {**self.given, **outputs}[self.lengths[name]]
+        padding = np.arange(array.shape[1]) >= length[:, None]
+        return finite(np.where(padding.reshape(*padding.shape, *(1,) * (array.ndim - 2)), 0, array))
 
     def count(self, name: str, samples: np.ndarray[Any, Any]) -> None:
         """Samples in which a variable is not finite."""

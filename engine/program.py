@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -195,8 +195,10 @@ def fit(plan: Plan, fixed_width: bool = False) -> Program:
         return program
     program.compile()
     settings = plan.config.settings.execution
-    if fixed_width or settings.chunk != "auto" or not plan.draft.design.dims or not program.cost.bytes:
+    if fixed_width or settings.chunk != "auto" or not program.cost.bytes:
         return program
+    if not plan.draft.design.dims:
+        return with_warning(program)
     fits = max(1, int(plan.blocks.width * settings.memory / (plan.workers * program.cost.bytes)))
     narrow = plan.blocks.width < plan.widest
     if fits < plan.blocks.width or (narrow and fits > ROOM * plan.blocks.width):
@@ -204,4 +206,17 @@ def fit(plan: Plan, fixed_width: bool = False) -> Program:
         if again.blocks.width != plan.blocks.width:
             program = Program(again)
             program.compile()
+    return with_warning(program)
+
+
+def with_warning(program: Program) -> Program:
+    """A chunk holds one sample at least, whether it fits or not."""
+    plan, unit = program.plan, 2**30
+    need, memory = plan.workers * program.cost.bytes, plan.config.settings.execution.memory
+    if need > memory and plan.blocks.width == 1:
+        warning = (
+            f"`execution.memory` should hold a sample for each of {plan.workers} workers, but they take {need / unit:.2g} GiB, and it is "
+            f"{memory / unit:.2g} GiB. Raise it, take fewer workers, or lower max_steps of a solve that keeps every step."
+        )
+        program.plan = replace(plan, warnings=(*plan.warnings, warning))
     return program

@@ -177,6 +177,8 @@ def compute(
         start = time.perf_counter()
         program = compiled_program(plan, fixed_width=store is not None)
         wait_for(program.prepare)
+        for warning in program.plan.warnings[len(plan.warnings) :]:
+            say(f"warning: {warning}")
         plan = program.plan
         prepared = time.perf_counter() - start
         if store is None:

@@ -73,6 +73,9 @@ class Output(Node):
     dims: list[str] | None = Field(None, description="a list of dimension names, one for each axis of the value")
     units: str | None = Field(None, description="text, such as 'm/s'")
     description: str | None = Field(None, description="text")
+    length: str | None = Field(
+        None, description="the name of an output, an integer: how many entries of the first axis hold a value"
+    )
 
 
 class Sweep(Node):

@@ -28,18 +28,18 @@ class GuardedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     of_state: Callable[[Any], Any] = eqx.field(static=True)
     """The state that is asked for, within the one that is integrated."""
 
-    @property
-    def rtol(self) -> Any:  # type: ignore[misc, override]
+    @property  # type: ignore[misc]
+    def rtol(self) -> Any:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.rtol
 
-    @property
-    def atol(self) -> Any:  # type: ignore[misc, override]
+    @property  # type: ignore[misc]
+    def atol(self) -> Any:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.atol
 
-    @property
-    def norm(self) -> Callable[[Any], Any]:  # type: ignore[misc, override]
+    @property  # type: ignore[misc]
+    def norm(self) -> Callable[[Any], Any]:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.norm
 
@@ -101,7 +101,10 @@ class BoundedSteps(diffrax.AbstractStepSizeController[Any, Any]):
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
     ) -> tuple[Any, Any]:
         """The end of the first step, and the state."""
-        return self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        some = jnp.where(
+            t1 > t0, t1, t0 + dt0
+        )  # diffrax divides by the number of steps, also in a lane that takes none
+        return self.controller.init(terms, t0, some, y0, dt0, args, func, error_order)
 
     def adapt_step_size(
         self,

@@ -86,7 +86,8 @@ def solve(
             return a list of numbers, as with SciPy. A pair `(explicit, implicit)` of such functions, whose sum it is, for a method
             that takes only the second part implicitly; a pair `(velocity, force)` for a symplectic one, of a state `(q, p)` with
             `q' = velocity(t, p, args)` and `p' = force(t, q, args)`. Every method takes a `Split` or a `Separable`.
-        y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays.
+        y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays. The tolerances hold for
+            real and imaginary parts.
         args: any pytree, handed to the vector field. A forcing of `ops.forcing` anywhere in it tells of its own jumps.
         t0: start time.
         t1: end time; gives the final state. It may lie before `t0`, or be equal to it.
@@ -138,7 +139,7 @@ def solve(
         vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end, times)
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
-    y0, vector_field, whole = _in_reals(vector_field, y0, chosen)
+    y0, vector_field, whole = _in_reals(vector_field, y0)
     probed = alone(y0, vector_field)
     if is_differentiated() and chosen.step is None and not backsolves and not separable:
         probed = with_tangent(vector_field, start, y0, args, chosen)
@@ -147,25 +148,23 @@ def solve(
         return whole(probed.of_state(state))
 
     asked = None if times is None else jnp.where(sound, times, start)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Complex dtype support in Diffrax")  # tested here
-        found = diffrax.diffeqsolve(
-            probed.field.terms(),
-            chosen.scheme,
-            start,
-            last,
-            _first_step(chosen, start, end),
-            probed.state,
-            args,
-            saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
-            stepsize_controller=_controller(
-                chosen, between, None if event is None else last - start, probed.norm, of_state
-            ),
-            adjoint=adjoint,
-            event=None if event is None else _event(event, chosen, of_state),
-            max_steps=chosen.max_steps,
-            throw=False,
-        )
+    found = diffrax.diffeqsolve(
+        probed.field.terms(),
+        chosen.scheme,
+        start,
+        last,
+        _first_step(chosen, start, end),
+        probed.state,
+        args,
+        saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
+        stepsize_controller=_controller(
+            chosen, between, None if event is None else last - start, probed.norm, of_state
+        ),
+        adjoint=adjoint,
+        event=None if event is None else _event(event, chosen, of_state),
+        max_steps=chosen.max_steps,
+        throw=False,
+    )
     stopped = found.result == diffrax.RESULTS.event_occurred
     saved_ts, saved_ys = ([found.ts] * 2, [found.ys] * 2) if backsolves else (found.ts, found.ys)
     stop = saved_ts[0][0]
@@ -253,13 +252,14 @@ def _moved_by_its_ends(field: VectorField, y: Any, y0: Any, start: Any, end: Any
     return jax.tree_util.tree_map(shift, y, slope)
 
 
-def _in_reals(vector_field: Any, y0: Any, solver: Solver) -> tuple[Any, Any, Callable[[Any], Any]]:
-    """The state, its vector field, and what makes the state whole: for an implicit method, complex numbers are pairs of real ones.
+def _in_reals(vector_field: Any, y0: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """The state with complex numbers as pairs of real ones, its vector field, and what makes the state whole.
 
-    Newton's method needs the Jacobian of a field that conjugates, say, which is none over the complex numbers.
+    A field that conjugates, say, has no Jacobian over the complex numbers for Newton's method; and diffrax takes no state that is
+    complex in part.
     """
     split = jax.tree_util.tree_map(jnp.iscomplexobj, y0)
-    if not any(jax.tree_util.tree_leaves(split)) or not isinstance(solver.scheme, diffrax.AbstractImplicitSolver):
+    if not any(jax.tree_util.tree_leaves(split)):
         return y0, vector_field, same
 
     def apart(tree: Any) -> Any:
