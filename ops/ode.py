@@ -375,8 +375,9 @@ def _with_probe(
     ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
     signs = np.random.default_rng(0)
 
-    def direction(leaf: Any) -> Any:
-        size = ratio * jnp.maximum(jnp.abs(jax.lax.stop_gradient(leaf)), 1.0)
+    def direction(leaf: Any, least: float = 1.0) -> Any:
+        size = jnp.abs(jax.lax.stop_gradient(leaf))
+        size = ratio * jnp.maximum(jnp.where(size > 0, size, 1.0), least)
         return (size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
 
     def tangent(leaf: Any) -> Any:
@@ -384,7 +385,9 @@ def _with_probe(
             return None
         leaf = jnp.asarray(leaf)
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return direction(leaf)
+            return direction(
+                leaf, 0.0
+            )  # as a part of itself: a small parameter moved by more would outweigh all others
         return np.zeros(leaf.shape, jax.dtypes.float0)
 
     leaves, structure = jax.tree_util.tree_flatten((args, held))

@@ -53,7 +53,9 @@ def vector_field(t: Any, y: Any, args: Any) -> list[Any]:
     ]
 
 
-def response(supply: Any, k: Any, *, t1: float = 321.8122, points: int = 11, solver: Solver = Solver("kvaerno5")) -> Response:
+def response(
+    supply: Any, k: Any, *, t1: float = 321.8122, points: int = 11, solver: Solver = Solver("kvaerno5")
+) -> Response:
     """The concentrations at `points` equal times from 0 to `t1`."""
     ts = jnp.linspace(0.0, t1, points)
     found = solve(vector_field, jnp.array(START), (supply, k), ts=ts, solver=solver)

@@ -4,7 +4,8 @@
 
 from (x0, 0), in dimensionless variables with time in units of the slow scale. From x0 = 2 with eps = 1e-6, at t = 2:
 x = 1.706167732170483, v = -0.8928097010247975. On the slow branch v = x / (1 - x**2) to O(eps), so that the first jump, at x = 1,
-comes at (x0**2 - 1) / 2 - log(x0), and the path after it is the same but for that time: dx/dx0 = -v (x0 - 1 / x0).
+comes at (x0**2 - 1) / 2 - log(x0), and the path after it is the same but for that time: dx/dx0 = -v (x0 - 1 / x0). In a jump the
+tangent of x is as large as 1 / eps, and small again after it: derivatives have some log10(1 / eps) digits less than the state.
 
 Source: B. van der Pol, Phil. Mag. 2, 978 (1926); E. Hairer and G. Wanner, Solving ODEs II, Springer (1996), IV.10; values of the
 Test Set for IVP Solvers (F. Mazzia and C. Magherini, Bari, 2008), problem VDPOL.

@@ -29,7 +29,9 @@ def main() -> int:
     known = problems()
     for name in chosen.which:
         if name not in known and name not in GROUPS:
-            parser.error(f"`ID` must be a problem or a group, but is {name!r}. There are {', '.join([*GROUPS, *known])}.")
+            parser.error(
+                f"`ID` must be a problem or a group, but is {name!r}. There are {', '.join([*GROUPS, *known])}."
+            )
     rows = []
     if not chosen.json:
         print(f"{'problem':32}{'wanted':>8}{'reached':>9}{'steps':>9}{'s':>7}", flush=True)
@@ -42,7 +44,8 @@ def main() -> int:
             verdict = "ok" if row["right"] else f"WRONG: {row['worst']}"
             steps = "" if row["steps"] is None else row["steps"]
             print(
-                f"{name:32}{row['wanted']:8.1f}{row['reached']:9.1f}{steps:>9}{row['seconds']:7.1f}  {verdict}", flush=True
+                f"{name:32}{row['wanted']:8.1f}{row['reached']:9.1f}{steps:>9}{row['seconds']:7.1f}  {verdict}",
+                flush=True,
             )
     if chosen.json:
         print(json.dumps(rows, indent=1))

@@ -62,7 +62,9 @@ def ivp_beam() -> Answer:
     def field(t: Any, y: Any, args: Any) -> Any:
         angle, rate = y[:n], y[n:]
         force = jnp.where(t < jnp.pi, 1.5 * jnp.sin(t) ** 2, 0.0)
-        before = jnp.concatenate([-angle[:1], angle[:-1]])  # clamped: the angle at the wall is zero between -angle and angle
+        before = jnp.concatenate(
+            [-angle[:1], angle[:-1]]
+        )  # clamped: the angle at the wall is zero between -angle and angle
         after = jnp.concatenate([angle[1:], angle[-1:]])
         v = n**4 * (before - 2 * angle + after) + n**2 * force * (jnp.cos(angle) + jnp.sin(angle))
         between = jnp.diff(angle)
