@@ -65,7 +65,8 @@ def jacobi(last: Float[Array, " component"], mu: Any) -> jax.Array:
     """Jacobi's integral of a state."""
     x, y, vx, vy = last
     earth, moon = jnp.hypot(x + mu, y), jnp.hypot(x - 1 + mu, y)
-    return x**2 + y**2 + 2 * (1 - mu) / earth + 2 * mu / moon - vx**2 - vy**2
+    integral: jax.Array = x**2 + y**2 + 2 * (1 - mu) / earth + 2 * mu / moon - vx**2 - vy**2
+    return integral
 
 
 def gap(last: Float[Array, " component"], start: Any) -> jax.Array:

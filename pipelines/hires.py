@@ -19,11 +19,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ops.ode import Solver, solve
 
-START = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0057)
+START = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0057])
+LINEAR = np.array(
+    [
+        [-1.71, 0.43, 8.32, 0.0, 0.0, 0.0, 0.0, 0.0],
+        [1.71, -8.75, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, -10.03, 0.43, 0.035, 0.0, 0.0, 0.0],
+        [0.0, 8.32, 1.71, -1.12, 0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.0, -1.745, 0.43, 0.43, 0.0],
+        [0.0, 0.0, 0.0, 0.69, 1.71, -0.43, 0.69, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.81, 0.0],
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.81, 0.0],
+    ]
+)
+SUPPLIED = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+BOUND = np.array([0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 1.0, -1.0])
 
 
 class Response(NamedTuple):
@@ -36,21 +51,10 @@ class Response(NamedTuple):
     status: Any
 
 
-def vector_field(t: Any, y: Any, args: Any) -> list[Any]:
-    """The rates of the eight reactions."""
+def vector_field(t: Any, y: Any, args: Any) -> Any:
+    """The rates of the eight reactions: all are linear but the one that binds the enzyme."""
     supply, k = args
-    y1, y2, y3, y4, y5, y6, y7, y8 = y
-    bound = k * y6 * y8
-    return [
-        -1.71 * y1 + 0.43 * y2 + 8.32 * y3 + supply,
-        1.71 * y1 - 8.75 * y2,
-        -10.03 * y3 + 0.43 * y4 + 0.035 * y5,
-        8.32 * y2 + 1.71 * y3 - 1.12 * y4,
-        -1.745 * y5 + 0.43 * (y6 + y7),
-        -bound + 0.69 * y4 + 1.71 * y5 - 0.43 * y6 + 0.69 * y7,
-        bound - 1.81 * y7,
-        -bound + 1.81 * y7,
-    ]
+    return jnp.asarray(LINEAR) @ y + supply * jnp.asarray(SUPPLIED) + k * y[5] * y[7] * jnp.asarray(BOUND)
 
 
 def response(
