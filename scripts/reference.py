@@ -8,11 +8,14 @@ The exit status is 1 where an answer is wrong: fewer digits than are trusted, an
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import math
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_ENABLE_X64", "true")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,9 +32,9 @@ def main() -> int:
     known = problems()
     for name in chosen.which:
         if name not in known and name not in GROUPS:
-            parser.error(
-                f"`ID` must be a problem or a group, but is {name!r}. There are {', '.join([*GROUPS, *known])}."
-            )
+            near = difflib.get_close_matches(name, [*GROUPS, *known], n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The groups are {', '.join(GROUPS)}."
+            parser.error(f"`ID` must be a problem or a group, but is {name!r}. {hint}")
     rows = []
     if not chosen.json:
         print(f"{'problem':32}{'wanted':>8}{'reached':>9}{'steps':>9}{'s':>7}", flush=True)
@@ -48,14 +51,17 @@ def main() -> int:
                 flush=True,
             )
     if chosen.json:
-        print(json.dumps(rows, indent=1))
+        numbers = ("wanted", "reached")  # JSON has no infinity
+        print(
+            json.dumps([{**r, **{k: r[k] if math.isfinite(r[k]) else None for k in numbers}} for r in rows], indent=1)
+        )
     wrong = sum(not row["right"] for row in rows)
     if not chosen.json:
         print(f"{len(rows)} problems: {len(rows) - wrong} ok, {wrong} wrong")
     return int(wrong > 0)
 
 
-def solved(name: str) -> dict[str, object]:
+def solved(name: str) -> dict[str, Any]:
     """The row of one problem."""
     began = time.perf_counter()
     steps = None
@@ -64,7 +70,12 @@ def solved(name: str) -> dict[str, object]:
         found, steps = compare(name, answer), answer.steps
     except Exception as error:  # the other problems are solved all the same
         found = Comparison(name, float("nan"), float("-inf"), False, f"{type(error).__name__}: {error}")
-    return {**found._asdict(), "steps": steps, "seconds": round(time.perf_counter() - began, 2)}
+    return {
+        **found._asdict(),
+        "right": bool(found.right),
+        "steps": steps,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
 
 
 if __name__ == "__main__":

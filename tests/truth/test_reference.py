@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +95,52 @@ def test_a_problem_without_a_solution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(gradient, "grad_logistic")
     with pytest.raises(NotImplementedError, match=r"`tests.reference.gradient` must hold a function grad_logistic"):
         solution_of("grad_logistic")
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, by its arguments."""
+    spec = importlib.util.spec_from_file_location("reference_table", REPOSITORY / "scripts" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["reference.py", *arguments])
+        code: int = script.main()
+        return code
+
+    return call
+
+
+def test_the_table(table: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    exact = {name: float(text) for name, text in problems()["grad_logistic"]["reference_values"].items()}
+    monkeypatch.setattr(gradient, "grad_logistic", lambda: Answer(exact, tolerance=1e-9, steps=7))
+    assert table("grad_logistic") == 0
+    header, row, total = capsys.readouterr().out.splitlines()
+    assert header.split() == ["problem", "wanted", "reached", "steps", "s"]
+    assert row.split()[:4] == ["grad_logistic", "7.0", "16.0", "7"]
+    assert row.endswith("ok")
+    assert total == "1 problems: 1 ok, 0 wrong"
+
+    monkeypatch.setattr(gradient, "grad_logistic", lambda: Answer(exact | {"y": 8.0}))
+    assert table("grad_logistic", "--json") == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["problem"], row["right"]) == ("grad_logistic", False)
+    assert row["worst"].startswith("y = 8")
+
+    monkeypatch.setattr(gradient, "grad_logistic", lambda: Answer(exact | {"y": float("nan")}))
+    assert table("grad_logistic", "--json") == 1
+    assert json.loads(capsys.readouterr().out)[0]["reached"] is None
+
+    monkeypatch.setattr(gradient, "grad_logistic", lambda: 1 / 0)
+    assert table("grad_logistic") == 1
+    assert "WRONG: ZeroDivisionError: division by zero" in capsys.readouterr().out
+
+
+def test_the_table_of_a_problem_that_is_unknown(table: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        table("ivp_hirse")
+    assert caught.value.code == 2
+    assert "`ID` must be a problem or a group, but is 'ivp_hirse'. Did you mean 'ivp_hires'?" in capsys.readouterr().err
