@@ -69,7 +69,7 @@ class Chord(optimistix.AbstractRootFinder[Any, Any, Any, Any]):
     def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: Any) -> tuple[Any, Any]:
         """Converged where what is left is `kappa` of the tolerance; failed where the moves grow."""
         size, rate = state.diffsize, state.diffsize / state.diffsize_prev
-        settled = size < self.kappa**2  # the rate of rounding errors says nothing
+        settled = size < self.kappa  # the rate at which rounding errors move says nothing
         converged = settled | (rate < 1) & (size * rate < self.kappa * (1 - rate))
         diverged = ~settled & ~(rate <= 2)
         enough = state.step >= 2

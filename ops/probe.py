@@ -56,11 +56,12 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
     # The size at which both tolerances weigh alike.
     ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
 
-    def drawn(seed: int) -> Callable[[Any], Any]:
+    def drawn(seed: int) -> Callable[..., Any]:
         signs = np.random.default_rng(seed)
 
-        def direction(leaf: Any) -> Any:
-            size = ratio * jnp.maximum(jnp.abs(jax.lax.stop_gradient(leaf)), 1.0)
+        def direction(leaf: Any, least: float = 1.0) -> Any:
+            size = jnp.abs(jax.lax.stop_gradient(leaf))
+            size = ratio * jnp.maximum(jnp.where(size > 0, size, 1.0), least)
             return (size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(
                 leaf.dtype
             )
@@ -99,13 +100,13 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
     return Probed(state, probed, lambda state: state[0], _norm_of_both)
 
 
-def _tangent(leaf: Any, direction: Callable[[Any], Any]) -> Any:
+def _tangent(leaf: Any, direction: Callable[..., Any]) -> Any:
     """The direction in which an argument moves; None if it cannot."""
     if not isinstance(leaf, jax.Array | np.ndarray | float):
         return None
     leaf = jnp.asarray(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return direction(leaf)
+        return direction(leaf, 0.0)  # as a part of itself: a small parameter moved by more would outweigh all others
     return np.zeros(leaf.shape, jax.dtypes.float0)
 
 
