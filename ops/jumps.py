@@ -45,21 +45,6 @@ class Driven(NamedTuple):
     jumps: Jumps | None = None
     """The jumps inside the interval, infinite for those outside it. None if there are none."""
 
-    first: Any = None
-    last: Any = None
-    """The times between which the field is evaluated: a few roundings inside the ends."""
-
-    def field(self, vector_field: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-        """A vector field on this side of a jump at either end of the interval."""
-        if self.jumps is None:
-            return vector_field
-
-        def inside(t: Any, y: Any, args: Any) -> Any:
-            held = t + jax.lax.stop_gradient(jnp.clip(t, self.first, self.last) - t)  # moves as t does
-            return vector_field(held, y, args)
-
-        return inside
-
 
 def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array, span: Any) -> Driven:
     """The jumps of the forcings in `args`, and those known otherwise.
@@ -91,8 +76,11 @@ def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array
     movable = np.arange(every.shape[0]) < sizes[-1]
     every = jnp.where(movable & inside, every + moves, every)
     edges = [every[i:j] for i, j in zip(sizes[:-1], sizes[1:], strict=True)]
-    jumps = Jumps(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, MARGIN))
-    return Driven(_replaced(leaves, structure, edges), jumps, first, last)
+    way = jnp.where(end < start, -1, 1).astype(dtype)
+    times = jnp.sort(jnp.where(inside, every * way, jnp.inf))
+    bounds = jnp.where(way > 0, first, -last), jnp.where(way > 0, last, -first)
+    jumps = Jumps(times, rounding(start, end, dtype, MARGIN), *bounds)
+    return Driven(_replaced(leaves, structure, edges), jumps)
 
 
 def _replaced(leaves: Sequence[Any], structure: Any, edges: Sequence[Any]) -> Any:

@@ -28,7 +28,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.jumps import examine, find_jumps
-from ops.steps import Jumps, controller
+from ops.steps import AdaptiveSteps, Between, EvenSteps, Jumps
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -218,9 +218,13 @@ def solve(
     if others := _other_jumps(traced, start, y0, jumps):
         driven = find_jumps(args, others, start, end, span)
     _warn_of_precision(chosen, y0)
-    args, vector_field, between = driven.args, driven.field(vector_field), driven.jumps
+    args, between = driven.args, driven.jumps
     if backsolves:
-        between = None if between is None else Jumps(_still("jumps", between.times), between.margin)
+        if between is not None:
+            raise ValueError(
+                "`jumps` must be left out with adjoint backsolve, which integrates backwards over none, but the vector field has some. "
+                "Write adjoint: checkpointed."
+            )
         start, end, times = _not_differentiated(start, end, times, event)
         vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end if times is None else times)
@@ -233,7 +237,7 @@ def solve(
     asked = None if times is None else jnp.where(sound, times, start)
     found = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
-        chosen.scheme,
+        chosen.scheme if between is None else Between(chosen.scheme, between),
         start,
         last,
         _first_step(chosen, start, end),
@@ -592,11 +596,11 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
 def _controller(solver: Solver, jumps: Jumps | None, watched: Any, norm: Callable[[Any], Any]) -> Any:
     """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event."""
 
-    def adaptive() -> Any:
-        longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-        return diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
-
-    return controller(solver.step, jumps, adaptive)
+    if solver.step is not None:
+        return diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps)
+    longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
+    adaptive = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
+    return adaptive if jumps is None else AdaptiveSteps(adaptive, jumps)
 
 
 def _adjoint(solver: Solver) -> Any:
