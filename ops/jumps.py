@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -42,16 +43,32 @@ class Driven(NamedTuple):
     args: Any
     """The arguments, with forcings that jump at just the times in `jumps`."""
 
+    inner: Sequence[Any] = ()
+    """Such times for the forcings that the vector field closes over or builds, in the order in which it uses them."""
+
     jumps: Jumps | None = None
     """The jumps inside the interval, infinite for those outside it. None if there are none."""
 
+    def field(self, vector_field: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+        """A vector field whose own forcings jump at just these times."""
+        if not self.inner:
+            return vector_field
 
-def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array, span: Any) -> Driven:
+        def moved(t: Any, y: Any, args: Any) -> Any:
+            traced, shape = jax.make_jaxpr(lambda t, y: vector_field(t, y, args), return_shape=True)(t, y)
+            slope = run_with(traced, [t, *jax.tree_util.tree_leaves(y)], self.inner)
+            return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), slope)
+
+        return moved
+
+
+def find_jumps(args: Any, inner: Sequence[Any], declared: Any, start: jax.Array, end: jax.Array, span: Any) -> Driven:
     """The jumps of the forcings in `args`, and those known otherwise.
 
     Args:
         args: the vector field's arguments.
-        fixed: times of jumps that are no forcing's in `args`.
+        inner: the jumps of each forcing that is not in `args`.
+        declared: times of jumps that are no forcing's.
         start: the time at which the solve begins.
         end: the time at which it ends.
         span: both as the caller gave them.
@@ -63,24 +80,25 @@ def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array
         for forcing in forcings:
             forcing.check_covers(float(whole[0]), float(whole[1]))
     dtype = start.dtype
-    edges = [jnp.asarray(forcing.edges(*span), dtype) for forcing in forcings]
-    every = jnp.concatenate([*edges, *(jnp.ravel(jnp.asarray(t, dtype)) for t in fixed), jnp.zeros(0, dtype)])
+    edges = [jnp.ravel(jnp.asarray(e, dtype)) for e in (*(f.edges(*span) for f in forcings), *inner)]
+    others = jnp.ravel(jnp.asarray(declared, dtype))
+    every = jnp.concatenate([*edges, others])
     if not every.shape[0]:
         return Driven(_replaced(leaves, structure, edges))
     low, high = jnp.minimum(start, end), jnp.maximum(start, end)
-    margin = jnp.minimum(rounding(start, end, dtype), jax.lax.stop_gradient(high - low) / 4)
-    first, last = low + margin, high - margin
+    slack = jnp.minimum(rounding(start, end, dtype), jax.lax.stop_gradient(high - low) / 4)
+    first, last = low + slack, high - slack
     inside = (every > first) & (every < last)
     moves = apart(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, APART))
-    sizes = np.cumsum([0, *(e.shape[0] for e in edges)])
-    movable = np.arange(every.shape[0]) < sizes[-1]
+    movable = np.arange(every.shape[0]) < every.shape[0] - others.shape[0]
     every = jnp.where(movable & inside, every + moves, every)
-    edges = [every[i:j] for i, j in zip(sizes[:-1], sizes[1:], strict=True)]
+    edges = jnp.split(every, np.cumsum([e.shape[0] for e in edges]))
     way = jnp.where(end < start, -1, 1).astype(dtype)
     times = jnp.sort(jnp.where(inside, every * way, jnp.inf))
     bounds = jnp.where(way > 0, first, -last), jnp.where(way > 0, last, -first)
     jumps = Jumps(times, rounding(start, end, dtype, MARGIN), *bounds)
-    return Driven(_replaced(leaves, structure, edges), jumps)
+    moved = [e.reshape(jnp.shape(old)) for e, old in zip(edges[len(forcings) :], inner, strict=False)]
+    return Driven(_replaced(leaves, structure, edges), moved, jumps)
 
 
 def _replaced(leaves: Sequence[Any], structure: Any, edges: Sequence[Any]) -> Any:
@@ -104,7 +122,7 @@ class Found(NamedTuple):
     """What a traced vector field says of its jumps."""
 
     jumps: list[Any]
-    """The jumps of forcings that are not among the arguments; None for those that depend on time or state."""
+    """The jumps of each forcing that is not among the arguments; None for those that depend on time or state."""
 
     compared: list[str]
     """Where time is compared, by file and line, outside any forcing and any library."""
@@ -144,9 +162,8 @@ def walk(
         scope, name = str(eqn.source_info.name_stack), eqn.primitive.name
         inner = list(programs(eqn))
         operands = eqn.invars[1:] if name == "cond" else eqn.invars
-        if DECLARED in scope:
-            if name == "add":
-                found.jumps.append(None if union else evaluated(program, values, eqn.invars[0]))
+        if _declares(eqn):
+            found.jumps.append(None if union else evaluated(program, values, eqn.invars[0]))
         elif SCOPE in scope:
             pass
         elif inner and name not in ("scan", "while") and all(len(p.jaxpr.invars) == len(operands) for p in inner):
@@ -154,7 +171,7 @@ def walk(
             each = [walk(p, thunks, [marked(atom) for atom in operands], found) for p in inner]
             choice = marked(eqn.invars[0]) if name == "cond" else NEITHER
             results = [choice.union(*parts) for parts in zip(*each, strict=True)]
-        elif any(DECLARED in s for p in inner for s in scopes(p.jaxpr)):
+        elif any(_count(p.jaxpr) for p in inner):
             found.jumps.append(None)
         elif union == TIME and name in COMPARISONS and (place := _place(eqn)) and place not in found.compared:
             found.compared.append(place)
@@ -172,14 +189,6 @@ def programs(eqn: Any) -> Iterator[ClosedJaxpr]:
                 yield ClosedJaxpr(part, ())
 
 
-def scopes(jaxpr: Jaxpr) -> Iterator[str]:
-    """The name scope of every operation of a program."""
-    for eqn in jaxpr.eqns:
-        yield str(eqn.source_info.name_stack)
-        for inner in programs(eqn):
-            yield from scopes(inner.jaxpr)
-
-
 def evaluated(program: ClosedJaxpr, values: Sequence[Callable[[], Any]], atom: Any) -> Any:
     """The value of one variable of a program, from no more operations than it needs."""
     if isinstance(atom, Literal):
@@ -188,6 +197,43 @@ def evaluated(program: ClosedJaxpr, values: Sequence[Callable[[], Any]], atom: A
     jaxpr, used = dce_jaxpr(program.jaxpr.replace(outvars=[atom], debug_info=debug_info), [True])
     operands = [value() for value, needed in zip(values, used, strict=True) if needed]
     return jaxpr_as_fun(ClosedJaxpr(jaxpr, program.consts))(*operands)[0]
+
+
+def run_with(program: ClosedJaxpr, operands: Sequence[Any], edges: Sequence[Any]) -> list[Any]:
+    """The results of a program with other times for the jumps of its forcings, in the order in which `walk` finds them."""
+    env = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    env.update(zip(program.jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    left = list(edges)
+    for eqn in program.jaxpr.eqns:
+        values, inner = [read(atom) for atom in eqn.invars], list(programs(eqn))
+        used = [_count(p.jaxpr) for p in inner]
+        if _declares(eqn):
+            results = [left.pop(0)]
+        elif any(used):
+            parts = [[left.pop(0) for _ in range(n)] for n in used]
+            runs = [lambda *v, p=p, part=part: run_with(p, v, part) for p, part in zip(inner, parts, strict=True)]
+            is_choice = eqn.primitive.name == "cond"
+            results = jax.lax.switch(values[0], runs, *values[1:]) if is_choice else runs[0](*values)
+        else:
+            with source_info_util.user_context(eqn.source_info.traceback), eqn.ctx.manager:
+                results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+            results = results if eqn.primitive.multiple_results else [results]
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in program.jaxpr.outvars]
+
+
+def _declares(eqn: Any) -> bool:
+    """Whether an operation names the jumps of a forcing."""
+    return eqn.primitive.name == "add" and DECLARED in str(eqn.source_info.name_stack)
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    """How many forcings a program names the jumps of."""
+    return sum(_declares(eqn) + sum(_count(p.jaxpr) for p in programs(eqn)) for eqn in jaxpr.eqns)
 
 
 def _place(eqn: Any) -> str | None:

@@ -12,7 +12,7 @@ import difflib
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -186,8 +186,8 @@ def solve(
         ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis.
         solver: a `Solver`, the name of a method, or a diffrax solver.
         jumps: times at which the vector field is discontinuous, beside those of forcings: no step crosses them, and the solution
-            may be differentiated by them. `()` says that there are none. Of several at one time, by declaration or by forcings
-            that are not in `args`, the derivatives are by the first.
+            may be differentiated by them. `()` says that there are none. Of several declared at one time the derivatives are by
+            the first; forcings have their own.
         event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
             sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
         settings: fields of `Solver`, which win over those in `solver`.
@@ -213,10 +213,13 @@ def solve(
     end = jnp.asarray(t1, time_dtype) if times is None else times[-1]
     vector_field = _stacking(vector_field)
     span = t0, _last(t1 if ts is None else ts)
-    driven = find_jumps(args, (), start, end, span)
+    driven = find_jumps(args, (), (), start, end, span)
     y0, traced = _promoted(vector_field, start, y0, driven.args)
-    if others := _other_jumps(traced, start, y0, jumps):
-        driven = find_jumps(args, others, start, end, span)
+    inner = _inner_jumps(traced, start, y0, jumps)
+    declared = jnp.asarray(() if jumps is None else jumps, time_dtype)
+    if inner or declared.size:
+        driven = find_jumps(args, inner, declared, start, end, span)
+        vector_field = driven.field(vector_field)
     _warn_of_precision(chosen, y0)
     args, between = driven.args, driven.jumps
     if backsolves:
@@ -269,8 +272,8 @@ def solve(
     return Solution(at if times is None else times, _where(fine, y, jnp.nan), status, steps, event_time)
 
 
-def _other_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
-    """The jumps of a traced vector field that are no forcing's in `args`: the declared ones, and those of other forcings.
+def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
+    """The jumps of each forcing that a traced vector field closes over or builds.
 
     Raises:
         ValueError: the jumps of a forcing depend on time or state.
@@ -288,8 +291,7 @@ def _other_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[
             "or write jumps=[...], empty if there is none.",
             stacklevel=3,
         )
-    listed = [] if declared is None else declared if isinstance(declared, Sequence) else [declared]
-    return [*listed, *found.jumps]
+    return found.jumps
 
 
 def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:

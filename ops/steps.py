@@ -64,6 +64,11 @@ class Between(diffrax.AbstractWrappedSolver[Any]):
         """That of the solver inside, if it is implicit."""
         return self.solver.root_finder  # type: ignore[attr-defined]
 
+    @property
+    def scan_kind(self) -> Any:
+        """The loop over the stages of the solver inside, which the adjoint chooses."""
+        return self.solver.scan_kind  # type: ignore[attr-defined]
+
     def order(self, terms: Any) -> int | None:
         """That of the solver inside."""
         return self.solver.order(terms)
