@@ -117,7 +117,7 @@ def read_zarr(file: Path, names: Sequence[str]) -> tuple[list[Any], Rows]:
     """Arrays of one dimension in a Zarr store; the rows are counted from 0."""
     import xarray
 
-    with xarray.open_zarr(str(file)) as data:
+    with xarray.open_zarr(str(file), consolidated=False) as data:
         return numbered(file, names, data.variables)
 
 

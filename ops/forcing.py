@@ -1,15 +1,17 @@
 """Forcings: inputs of a differential equation that are given over time, with the times at which they jump.
 
 A forcing is a callable `u(t)` and a pytree: its numbers are leaves, so that a start, a width or a height may be a parameter that is
-swept and differentiated. It knows its own jumps. `ops.ode.solve` finds a forcing anywhere in `args` (and one that the vector field
-closes over or builds), and ends a step just before each jump and begins the next just after it, so that no pulse is stepped over and no
-step mixes the values of two intervals.
+swept and differentiated. It knows its own jumps. `ops.ode.solve` finds a forcing anywhere in `args`, and one that the vector field
+closes over or builds, and ends a step at each jump, so that no pulse is stepped over and no step mixes the values of two intervals.
 
 Derivatives by the time of a jump come from the ends of these steps. The slope of `u` by its own start is zero wherever it exists; what
 the start moves is the boundary between two intervals, and the steps end there with that motion: the derivative of the step by its end
 is the field before the jump, that of the next by its begin the field after it, and their difference is the saltation term (Hiskens and
 Pai, 2000). It holds in both modes, under `vmap`, and for every Runge-Kutta method; for two jumps at one time as well, which are moved
-apart by a few roundings, so that the order in which they come is that of the leaves.
+apart by a few roundings. By a jump at an end of the interval the derivative is zero, that of moving it outwards.
+
+A jump of time in the vector field itself, `jnp.where(t < 3, ...)`, is warned about with its line, unless `solve` is told of it by
+`jumps`. What cannot be seen is a jump inside a loop or a callback, and a peak that is smooth but short against the steps: limit them.
 
 At a jump a forcing has the value of the interval that begins there; `u(t, left=True)` is the other one.
 """

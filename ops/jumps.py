@@ -27,7 +27,10 @@ APART = 16
 """So many roundings lie between two jumps."""
 
 MARGIN = 2
-"""So many roundings lie between a jump and a step; a stage's own time is off by one at most."""
+"""So many roundings lie between a jump and a time at which the field is evaluated."""
+
+NEAR = 8
+"""A jump that is no more roundings from an end of the interval is there."""
 
 COMPARISONS = ("lt", "le", "gt", "ge", "sign", "floor", "ceil", "round")
 """Operations whose value jumps. `eq` and `ne` do so at single points, which no step meets."""
@@ -86,7 +89,7 @@ def find_jumps(args: Any, inner: Sequence[Any], declared: Any, start: jax.Array,
     if not every.shape[0]:
         return Driven(_replaced(leaves, structure, edges))
     low, high = jnp.minimum(start, end), jnp.maximum(start, end)
-    slack = jnp.minimum(rounding(start, end, dtype), jax.lax.stop_gradient(high - low) / 4)
+    slack = jnp.minimum(rounding(start, end, dtype, NEAR), jax.lax.stop_gradient(high - low) / 4)
     first, last = low + slack, high - slack
     inside = (every > first) & (every < last)
     moves = apart(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, APART))
@@ -138,7 +141,11 @@ def examine(traced: ClosedJaxpr, t: jax.Array, y: Any) -> Found:
 
 
 def walk(
-    program: ClosedJaxpr, values: Sequence[Callable[[], Any]], marks: Sequence[frozenset[str]], found: Found
+    program: ClosedJaxpr,
+    values: Sequence[Callable[[], Any]],
+    marks: Sequence[frozenset[str]],
+    found: Found,
+    outer: str | None = None,
 ) -> list[frozenset[str]]:
     """Note the jumps and the comparisons of a program; calls and branches are looked into, loops are not.
 
@@ -147,6 +154,7 @@ def walk(
         values: what gives each of its operands, called only where a jump needs it.
         marks: what each operand depends on.
         found: what is added to.
+        outer: the place where the program is called.
 
     Returns:
         What each result depends on.
@@ -168,13 +176,16 @@ def walk(
             pass
         elif inner and name not in ("scan", "while") and all(len(p.jaxpr.invars) == len(operands) for p in inner):
             thunks = [lambda atom=atom: evaluated(program, values, atom) for atom in operands]
-            each = [walk(p, thunks, [marked(atom) for atom in operands], found) for p in inner]
+            place = _place(eqn, outer)
+            each = [walk(p, thunks, [marked(atom) for atom in operands], found, place) for p in inner]
             choice = marked(eqn.invars[0]) if name == "cond" else NEITHER
             results = [choice.union(*parts) for parts in zip(*each, strict=True)]
         elif any(_count(p.jaxpr) for p in inner):
             found.jumps.append(None)
-        elif union == TIME and name in COMPARISONS and (place := _place(eqn)) and place not in found.compared:
-            found.compared.append(place)
+        elif union == TIME and name in COMPARISONS:
+            place = _place(eqn, outer)
+            if place is not None and place not in found.compared:
+                found.compared.append(place)
         depends.update(zip(eqn.outvars, results, strict=True))
     return [marked(atom) for atom in program.jaxpr.outvars]
 
@@ -236,8 +247,8 @@ def _count(jaxpr: Jaxpr) -> int:
     return sum(_declares(eqn) + sum(_count(p.jaxpr) for p in programs(eqn)) for eqn in jaxpr.eqns)
 
 
-def _place(eqn: Any) -> str | None:
-    """The file and line where a model compares. None where a library does so for a function of its own.
+def _place(eqn: Any, outer: str | None) -> str | None:
+    """The file and line where a model compares, or calls what does. None where a library does so for a function of its own.
 
     A periodic time, `t % 24`, is no jump as such: what is made of it may be smooth, and is looked at by itself.
     """
@@ -249,4 +260,4 @@ def _place(eqn: Any) -> str | None:
                 return None
             continue
         return None if "site-packages" in file else f"{file.rsplit('/', 1)[-1]}:{frame.line_num}"
-    return None
+    return outer  # the trace of a jitted function may end at its call

@@ -1,7 +1,7 @@
-"""Steps that end just before each jump of a vector field, and begin again just after it, for any solver of diffrax.
+"""Steps that end at each jump of a vector field, and see the field of one side of it, for any solver of diffrax.
 
-A few roundings are left out on either side, and within a step the field is evaluated on its own side of the jump, wherever a method
-looks: a stage that fell on the other side would see the wrong field, and no step would be short enough.
+Wherever a method looks, within a step the field is evaluated on that step's side of the jump: a stage that fell on the other side would
+see the wrong field, and no step would be short enough.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ class Jumps(eqx.Module):
 
     times: jax.Array
     margin: Any
-    """How far steps stay away from them."""
+    """How far the field is evaluated from them: its own times are rounded."""
 
     first: Any
     last: Any
     """Between which the field is evaluated: a few roundings inside the ends, where a jump may lie."""
 
     def _next(self, t: Any) -> jax.Array:
-        return jnp.searchsorted(self.times, t + self.margin, side="right")
+        return jnp.searchsorted(self.times, t, side="right")
 
-    def after(self, t: Any) -> tuple[Any, Any]:
-        """Where the last step before the next jump ends, and the first one after it begins; infinite if there is none."""
-        jump = jnp.append(self.times, jnp.inf)[self._next(t)].astype(t.dtype)
-        return jump - self.margin, jump + self.margin
+    def after(self, t: Any) -> Any:
+        """The next jump; infinite if there is none."""
+        return jnp.append(self.times, jnp.inf)[self._next(t)].astype(t.dtype)
 
     def around(self, t: Any) -> tuple[Any, Any]:
-        """The times between two jumps, of which `t` is one."""
+        """The times between two jumps at which the field of a step from `t` is evaluated."""
         low = jnp.append(-jnp.inf, self.times)[self._next(t)] + self.margin
-        return jnp.maximum(low, self.first).astype(t.dtype), jnp.minimum(self.after(t)[0], self.last).astype(t.dtype)
+        high = self.after(t) - self.margin
+        return jnp.maximum(low, self.first).astype(t.dtype), jnp.minimum(high, self.last).astype(t.dtype)
 
 
 class Between(diffrax.AbstractWrappedSolver[Any]):
@@ -124,6 +124,11 @@ class OneSided(diffrax.AbstractTerm[Any, Any]):
         return self.term.is_vf_expensive(t0, t1, y, args)
 
 
+def _earlier(end: Any, jump: Any) -> Any:
+    """The end of a step, the jump if it comes no later. Of two that are equal, `minimum` would move with half of each."""
+    return jnp.where(end < jump, end, jump)
+
+
 class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     """The steps of another controller, cut short at jumps.
 
@@ -160,23 +165,22 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     ) -> tuple[Any, Any]:
         """The end of the first step, and the state."""
         end, inner = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
-        limits = self.jumps.after(t0)
-        return jnp.minimum(end, limits[0]), (inner, limits, jax.lax.stop_gradient(end - t0))
+        jump = self.jumps.after(t0)
+        return _earlier(end, jump), (inner, jump, jax.lax.stop_gradient(end - t0))
 
     def adapt_step_size(
         self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
-        inner, (stop, resume), wish = controller_state
+        inner, jump, wish = controller_state
         keep, start, end, _, inner, result = self.controller.adapt_step_size(
             t0, t1, y0, y1_candidate, args, y_error, error_order, inner
         )
         size, taken = jax.lax.stop_gradient((end - start, t1 - t0))
         size = jnp.where(keep & (taken < 0.5 * wish), jnp.maximum(size, wish), size)
-        jumped = keep & (t1 >= stop)
-        start = jnp.where(jumped, resume, start)
-        limits = _where(jumped, self.jumps.after(start), (stop, resume))
-        return keep, start, jnp.minimum(start + size, limits[0]), jumped, (inner, limits, size), result
+        jumped = keep & (t1 >= jump)
+        jump = jnp.where(jumped, self.jumps.after(start), jump)
+        return keep, start, _earlier(start + size, jump), jumped, (inner, jump, size), result
 
 
 class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
@@ -192,12 +196,11 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         return self
 
     def _interval(self, start: Any, end: Any, step: Any) -> Any:
-        """The interval that begins at a time: (its begin, its end, where the next one begins, its number of steps)."""
-        stop, resume = self.jumps.after(start)
-        stop = jnp.minimum(stop, end)
+        """The interval that begins at a time: (its begin, its end, its number of steps)."""
+        stop = _earlier(end, self.jumps.after(start))
         slightly_less = 1 - 8 * jnp.finfo(step.dtype).eps  # so that 0.3 holds three steps of 0.1
         count = jax.lax.stop_gradient(jnp.ceil((stop - start) / step * slightly_less))
-        return start, stop, resume, jnp.maximum(count, 2).astype(jnp.int32)
+        return start, stop, jnp.maximum(count, 2).astype(jnp.int32)
 
     def init(
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
@@ -208,7 +211,7 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
 
     def _end(self, interval: Any, number: Any) -> Any:
         """The end of a step by its number in the interval."""
-        start, stop, _, count = interval
+        start, stop, count = interval
         return jnp.where(number >= count, stop, start + (stop - start) * (number / count).astype(start.dtype))
 
     def adapt_step_size(
@@ -216,14 +219,9 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         interval, number, end, step = controller_state
-        _, _, resume, count = interval
-        jumped = (number >= count) & (resume < end)
-        interval = _where(jumped, self._interval(jnp.where(jumped, resume, end), end, step), interval)
+        _, stop, count = interval
+        jumped = (number >= count) & (stop < end)
+        new = self._interval(t1, end, step)
+        interval = jax.tree_util.tree_map(lambda a, b: jnp.where(jumped, a, b), new, interval)
         number = jnp.where(jumped, 1, number + 1)
-        start = jnp.where(jumped, resume, t1)
-        return True, start, self._end(interval, number), jumped, (interval, number, end, step), diffrax.RESULTS.successful
-
-
-def _where(condition: Any, yes: Any, no: Any) -> Any:
-    """One of two pytrees."""
-    return jax.tree_util.tree_map(lambda a, b: jnp.where(condition, a, b), yes, no)
+        return True, t1, self._end(interval, number), jumped, (interval, number, end, step), diffrax.RESULTS.successful
