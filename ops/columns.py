@@ -1,10 +1,11 @@
-"""A table of measured data on disk → columns of numbers, each with the row that it stands in. CSV and Zarr."""
+"""A table of measured data on disk → columns of numbers, each with the row that it stands in. CSV, Parquet and Zarr."""
 
 from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,16 @@ def read_columns(path: str, names: Sequence[str]) -> tuple[list[Any], Rows]:
     Raises:
         ValueError: the file is not there, of another kind, has no such column, or a cell is no number.
     """
-    file = Path(path)
-    readers = {".csv": read_csv, ".zarr": read_zarr}
-    if file.suffix not in readers:
-        remedy = " Write it as CSV: pandas.read_parquet(path).to_csv(...)." if file.suffix in (".parquet", ".pq") else ""
-        raise ValueError(f"`path` must end in .csv or .zarr, but is {path!r}.{remedy}")
-    if not file.exists():
-        raise ValueError(f"`path` must be a file that is there, but there is no {path!r} in {Path.cwd()}.")
+    readers = {".csv": read_csv, ".parquet": read_parquet, ".zarr": read_zarr}
+    if Path(path).suffix not in readers:
+        raise ValueError(f"`path` must end in {', '.join(readers)}, but is {path!r}.")
+    # The first entry of the import path is the folder of a config, or of a script.
+    folders = dict.fromkeys((Path(sys.path[0]).resolve(), Path.cwd()))
+    file = next((folder / path for folder in folders if (folder / path).exists()), None)
+    if file is None:
+        raise ValueError(
+            f"`path` must be a file that is there, but there is no {path!r} in {' or '.join(map(str, folders))}."
+        )
     return readers[file.suffix](file, names)
 
 
@@ -96,23 +100,39 @@ def _number(cell: str, name: str, row: int, file: Path) -> float:
         raise ValueError(f"`{name}` must be a number, but row {row} of {file.name} has {cell!r}.") from None
 
 
+def read_parquet(file: Path, names: Sequence[str]) -> tuple[list[Any], Rows]:
+    """Columns of a Parquet file; the rows are counted from 0."""
+    import pandas  # as xarray below: not needed by who has no such table, and slow to import
+
+    try:
+        data = pandas.read_parquet(file)
+    except ImportError:
+        raise ValueError(
+            f"`path` must be a CSV file or a Zarr store where pyarrow is not installed, but is {file.name}. Install pyarrow."
+        ) from None
+    return numbered(file, names, {str(name): data[name].to_numpy() for name in data.columns})
+
+
 def read_zarr(file: Path, names: Sequence[str]) -> tuple[list[Any], Rows]:
     """Arrays of one dimension in a Zarr store; the rows are counted from 0."""
-    import xarray  # not needed by who has no such table, and slow to import
+    import xarray
 
-    with xarray.open_zarr(str(file)) as data:
-        there = sorted(map(str, data.variables))
-        columns = []
-        for name in names:
-            if name not in data.variables:
-                _place(name, there, file)
-            array = data[name]
-            if array.ndim != 1 or array.dtype.kind not in "fiu":
-                raise ValueError(
-                    f"`{name}` must be an array of numbers along one dimension, but in {file.name} is {array.dtype} with the shape "
-                    f"{array.shape}."
-                )
-            columns.append(np.asarray(array.values, float))
+    with xarray.open_zarr(str(file), consolidated=False) as data:
+        return numbered(file, names, data.variables)
+
+
+def numbered(file: Path, names: Sequence[str], data: Mapping[Any, Any]) -> tuple[list[Any], Rows]:
+    """The arrays with some names."""
+    columns = []
+    for name in names:
+        _place(name, sorted(map(str, data)), file)
+        array = data[name]
+        if array.ndim != 1 or array.dtype.kind not in "fiu":
+            raise ValueError(
+                f"`{name}` must be an array of numbers along one dimension, but in {file.name} is {array.dtype} with the shape "
+                f"{array.shape}."
+            )
+        columns.append(np.asarray(array, float))
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
         raise ValueError(f"`time` and `value` must be of one length, but in {file.name} have {sorted(lengths)}.")

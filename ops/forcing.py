@@ -1,15 +1,17 @@
 """Forcings: inputs of a differential equation that are given over time, with the times at which they jump.
 
 A forcing is a callable `u(t)` and a pytree: its numbers are leaves, so that a start, a width or a height may be a parameter that is
-swept and differentiated. It knows its own jumps. `ops.ode.solve` finds a forcing anywhere in `args` (and one that the vector field
-closes over or builds), and ends a step just before each jump and begins the next just after it, so that no pulse is stepped over and no
-step mixes the values of two intervals.
+swept and differentiated. It knows its own jumps. `ops.ode.solve` finds a forcing anywhere in `args`, and one that the vector field
+closes over or builds, and ends a step at each jump, so that no pulse is stepped over and no step mixes the values of two intervals.
 
 Derivatives by the time of a jump come from the ends of these steps. The slope of `u` by its own start is zero wherever it exists; what
 the start moves is the boundary between two intervals, and the steps end there with that motion: the derivative of the step by its end
 is the field before the jump, that of the next by its begin the field after it, and their difference is the saltation term (Hiskens and
 Pai, 2000). It holds in both modes, under `vmap`, and for every Runge-Kutta method; for two jumps at one time as well, which are moved
-apart by a few roundings, so that the order in which they come is that of the leaves.
+apart by a few roundings. By a jump at an end of the interval the derivative is zero, that of moving it outwards.
+
+A jump of time in the vector field itself, `jnp.where(t < 3, ...)`, is warned about with its line, unless `solve` is told of it by
+`jumps`. What cannot be seen is a jump inside a loop or a callback, and a peak that is smooth but short against the steps: limit them.
 
 At a jump a forcing has the value of the interval that begins there; `u(t, left=True)` is the other one.
 """
@@ -23,10 +25,10 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 
 from ops.columns import Rows, read_columns
@@ -216,7 +218,9 @@ class Pulse(Primitive):
             _check_finite(name, getattr(self, name))
         width = known(self.width)
         if width is not None and (width < 0).any():
-            raise ValueError(f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order.")
+            raise ValueError(
+                f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order."
+            )
         shapes = {name: jnp.shape(getattr(self, name)) for name in ("start", "width", "height")}
         try:
             shape = np.broadcast_shapes(*shapes.values())
@@ -303,7 +307,9 @@ class SquareWave(Primitive):
             raise ValueError(f"`period` must be positive, but is {period:g}.")
         if duty is not None and not 0 <= duty <= 1:
             raise ValueError(f"`duty` must be the part of a period from 0 to 1, but is {duty:g}. Write 0.5, say.")
-        if self.cycles is not None and (isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1):
+        if self.cycles is not None and (
+            isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1
+        ):
             raise ValueError(f"`cycles` must be a positive integer, or left out, but is {self.cycles!r}.")
 
     def cycle(self, numbers: Any) -> jax.Array:
@@ -458,74 +464,36 @@ class PiecewiseLinear(Knots):
 
 
 class Cubic(Knots):
-    """Cubic polynomials between the knots."""
-
-    method: str = eqx.field(static=True, default="natural")
+    """The natural cubic spline through the knots: two continuous derivatives, the second zero at the ends."""
 
     repeats: ClassVar[bool] = False
     short: ClassVar[bool] = False
 
-    def __check_init__(self) -> None:
-        if self.method not in ("natural", "hermite"):
-            raise ValueError(f"`method` must be natural or hermite, but is {self.method!r}.")
-
-    def edges(self, t0: Any, t1: Any) -> jax.Array:
-        """The ends, unless the forcing ends there: two continuous derivatives are enough, or one, in between."""
-        times = jnp.asarray(self.times)
-        return times[:0] if self.outside == "refuse" else times[jnp.array([0, -1])]
-
     def worked_out(self, edges: jax.Array) -> Any:
-        """The coefficients of the polynomials."""
-        times, values = jnp.asarray(self.times, float), jnp.asarray(self.values)
-        if self.method == "hermite":
-            return diffrax.backward_hermite_coefficients(times, values)
-        return natural_coefficients(times, values)
+        """Each knot's time, and the second derivative there, from a tridiagonal system (Press et al., Numerical Recipes, 3.3)."""
+        times, values = jnp.asarray(self.times), jnp.asarray(self.values)
+        h = jnp.diff(times)
+        flat = values.reshape(values.shape[0], -1)
+        bends = jnp.pad(6 * jnp.diff(jnp.diff(flat, axis=0) / h[:, None], axis=0), ((1, 1), (0, 0)))
+        matrix = lineax.TridiagonalLinearOperator(
+            jnp.concatenate([jnp.ones(1), 2 * (h[1:] + h[:-1]), jnp.ones(1)]),
+            jnp.append(h[:-1], 0.0),
+            jnp.append(0.0, h[1:]),
+        )
+        second = jax.vmap(lambda b: lineax.linear_solve(matrix, b, lineax.Tridiagonal()).value, 1, 1)(bends)
+        return times, second.reshape(values.shape)
 
     def read(self, held: Any, t: jax.Array, left: bool) -> jax.Array:
         """The polynomial of the interval."""
-        times = jnp.asarray(self.times, float)
-        path = diffrax.CubicInterpolation(times, held)
-        return self.bounded(t, path.evaluate(jnp.clip(t, times[0], times[-1]), left=left), left)
-
-
-def natural_coefficients(times: jax.Array, values: jax.Array) -> tuple[jax.Array, ...]:
-    """The natural cubic spline: (cubic, square, linear, constant) coefficients of each interval, as diffrax has them.
-
-    The second derivatives solve a tridiagonal system (Press et al., Numerical Recipes, 3.3); they are zero at the ends.
-    """
-    h = jnp.diff(times)
-    flat = values.reshape(values.shape[0], -1)
-    slope = jnp.diff(flat, axis=0) / h[:, None]
-    zero = jnp.zeros(1, h.dtype)
-    lower = jnp.concatenate([zero, h[:-1], zero])
-    upper = jnp.concatenate([zero, h[1:], zero])
-    diagonal = jnp.concatenate([zero + 1, 2 * (h[1:] + h[:-1]), zero + 1])
-    right = jnp.pad(6 * jnp.diff(slope, axis=0), ((1, 1), (0, 0)))
-    second = solve_tridiagonal(lower, diagonal, upper, right)
-    m0, m1, h = second[:-1], second[1:], h[:, None]
-    shape = (-1, *values.shape[1:])
-    parts = ((m1 - m0) / (6 * h), m0 / 2, slope - h * (2 * m0 + m1) / 6, flat[:-1])
-    return tuple(part.reshape(shape) for part in parts)
-
-
-def solve_tridiagonal(lower: jax.Array, diagonal: jax.Array, upper: jax.Array, right: jax.Array) -> jax.Array:
-    """The Thomas algorithm, which JAX differentiates in both modes; stable for the diagonally dominant matrix of a spline."""
-
-    def down(carry: Any, row: Any) -> Any:
-        c, d = carry
-        a, b, u, r = row
-        pivot = b - a * c
-        new = u / pivot, (r - a * d) / pivot
-        return new, new
-
-    first = jnp.zeros_like(diagonal[0]), jnp.zeros_like(right[0])
-    _, (c, d) = jax.lax.scan(down, first, (lower, diagonal, upper, right))
-
-    def up(x: Any, row: Any) -> Any:
-        x = row[1] - row[0] * x
-        return x, x
-
-    return jax.lax.scan(up, jnp.zeros_like(right[0]), (c, d), reverse=True)[1]
+        times, second = held
+        values = jnp.asarray(self.values)
+        s = jnp.clip(t, times[0], times[-1])
+        i = jnp.clip(count_passed(s, times, left) - 1, 0, values.shape[0] - 2)
+        h = times[i + 1] - times[i]
+        b = (s - times[i]) / h
+        a = 1 - b
+        bend = ((a**3 - a) * second[i] + (b**3 - b) * second[i + 1]) * (h * h / 6)
+        return self.bounded(t, a * values[i] + b * values[i + 1] + bend, left)
 
 
 def piecewise_constant(times: Any, values: Any, *, outside: Any = "refuse") -> PiecewiseConstant:
@@ -559,20 +527,18 @@ def piecewise_linear(times: Any, values: Any, *, outside: Any = "refuse") -> Pie
     return PiecewiseLinear(times, values, outside)
 
 
-def cubic(times: Any, values: Any, *, method: str = "natural", outside: Any = "refuse") -> Cubic:
-    """Cubic polynomials through knots.
+def cubic(times: Any, values: Any, *, outside: Any = "refuse") -> Cubic:
+    """The natural cubic spline through knots: two continuous derivatives, the second zero at the ends.
 
     Args:
         times: ascending, each once.
         values: one for each time; the first axis is time.
-        method: `natural` for the spline with two continuous derivatives, the second zero at the ends; `hermite` for slopes from
-            backward differences, which look at no later value.
         outside: as for `piecewise_constant`.
 
     >>> float(cubic([0.0, 1.0, 2.0], [0.0, 1.0, 0.0])(0.5))
     0.6875
     """
-    return Cubic(times, values, outside, None, method)
+    return Cubic(times, values, outside)
 
 
 def table(
@@ -587,7 +553,8 @@ def table(
     """A forcing from measured data.
 
     Args:
-        path: a CSV file with a header row, or a Zarr store; relative to the working directory.
+        path: a CSV file with a header row, a Parquet file or a Zarr store, relative to the config's folder, or else the working
+            directory.
         time: the column or array of times, in the unit of the solve.
         value: that of the values; a list of names for a vector.
         kind: `piecewise_linear`, `piecewise_constant` or `cubic`.
@@ -616,7 +583,9 @@ def without_gaps(times: Any, values: Any, rows: Rows, nan: str, time: str) -> tu
     missing = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if np.isnan(times).any() and nan != "drop":
         i = int(np.flatnonzero(np.isnan(times))[0])
-        raise ValueError(f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop.")
+        raise ValueError(
+            f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop."
+        )
     if nan == "drop":
         keep = ~missing & ~np.isnan(times)
         return times[keep], values[keep], rows.kept(keep)
@@ -646,7 +615,9 @@ def check_knots(times: Any, values: Any, rows: Rows, *, repeats: bool, short: bo
         raise ValueError(f"`times` must be a list of at least two times, but has the shape {shape} in {rows.name}.")
     if count != shape[0] and not (short and count == shape[0] - 1):
         also = ", or one for each interval" if short else ""
-        raise ValueError(f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values.")
+        raise ValueError(
+            f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values."
+        )
     t, v = known(times), known(values)
     for name, array in (("times", t), ("values", v)):
         if array is not None and array.dtype.kind not in ("f" if name == "times" else "fc"):

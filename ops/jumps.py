@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -26,7 +27,10 @@ APART = 16
 """So many roundings lie between two jumps."""
 
 MARGIN = 2
-"""So many roundings lie between a jump and a step; a stage's own time is off by one at most."""
+"""So many roundings lie between a jump and a time at which the field is evaluated."""
+
+NEAR = 8
+"""A jump that is no more roundings from an end of the interval is there."""
 
 COMPARISONS = ("lt", "le", "gt", "ge", "sign", "floor", "ceil", "round")
 """Operations whose value jumps. `eq` and `ne` do so at single points, which no step meets."""
@@ -42,31 +46,32 @@ class Driven(NamedTuple):
     args: Any
     """The arguments, with forcings that jump at just the times in `jumps`."""
 
+    inner: Sequence[Any] = ()
+    """Such times for the forcings that the vector field closes over or builds, in the order in which it uses them."""
+
     jumps: Jumps | None = None
     """The jumps inside the interval, infinite for those outside it. None if there are none."""
 
-    first: Any = None
-    last: Any = None
-    """The times between which the field is evaluated: a few roundings inside the ends."""
-
     def field(self, vector_field: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-        """A vector field on this side of a jump at either end of the interval."""
-        if self.jumps is None:
+        """A vector field whose own forcings jump at just these times."""
+        if not self.inner:
             return vector_field
 
-        def inside(t: Any, y: Any, args: Any) -> Any:
-            held = t + jax.lax.stop_gradient(jnp.clip(t, self.first, self.last) - t)  # moves as t does
-            return vector_field(held, y, args)
+        def moved(t: Any, y: Any, args: Any) -> Any:
+            traced, shape = jax.make_jaxpr(lambda t, y: vector_field(t, y, args), return_shape=True)(t, y)
+            slope = run_with(traced, [t, *jax.tree_util.tree_leaves(y)], self.inner)
+            return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), slope)
 
-        return inside
+        return moved
 
 
-def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array, span: Any) -> Driven:
+def find_jumps(args: Any, inner: Sequence[Any], declared: Any, start: jax.Array, end: jax.Array, span: Any) -> Driven:
     """The jumps of the forcings in `args`, and those known otherwise.
 
     Args:
         args: the vector field's arguments.
-        fixed: times of jumps that are no forcing's in `args`.
+        inner: the jumps of each forcing that is not in `args`.
+        declared: times of jumps that are no forcing's.
         start: the time at which the solve begins.
         end: the time at which it ends.
         span: both as the caller gave them.
@@ -78,21 +83,25 @@ def find_jumps(args: Any, fixed: Sequence[Any], start: jax.Array, end: jax.Array
         for forcing in forcings:
             forcing.check_covers(float(whole[0]), float(whole[1]))
     dtype = start.dtype
-    edges = [jnp.asarray(forcing.edges(*span), dtype) for forcing in forcings]
-    every = jnp.concatenate([*edges, *(jnp.ravel(jnp.asarray(t, dtype)) for t in fixed), jnp.zeros(0, dtype)])
+    edges = [jnp.ravel(jnp.asarray(e, dtype)) for e in (*(f.edges(*span) for f in forcings), *inner)]
+    others = jnp.ravel(jnp.asarray(declared, dtype))
+    every = jnp.concatenate([*edges, others])
     if not every.shape[0]:
         return Driven(_replaced(leaves, structure, edges))
     low, high = jnp.minimum(start, end), jnp.maximum(start, end)
-    margin = jnp.minimum(rounding(start, end, dtype), jax.lax.stop_gradient(high - low) / 4)
-    first, last = low + margin, high - margin
+    slack = jnp.minimum(rounding(start, end, dtype, NEAR), jax.lax.stop_gradient(high - low) / 4)
+    first, last = low + slack, high - slack
     inside = (every > first) & (every < last)
     moves = apart(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, APART))
-    sizes = np.cumsum([0, *(e.shape[0] for e in edges)])
-    movable = np.arange(every.shape[0]) < sizes[-1]
+    movable = np.arange(every.shape[0]) < every.shape[0] - others.shape[0]
     every = jnp.where(movable & inside, every + moves, every)
-    edges = [every[i:j] for i, j in zip(sizes[:-1], sizes[1:], strict=True)]
-    jumps = Jumps(jnp.where(inside, every, jnp.inf), rounding(start, end, dtype, MARGIN))
-    return Driven(_replaced(leaves, structure, edges), jumps, first, last)
+    edges = jnp.split(every, np.cumsum([e.shape[0] for e in edges]))
+    way = jnp.where(end < start, -1, 1).astype(dtype)
+    times = jnp.sort(jnp.where(inside, every * way, jnp.inf))
+    bounds = jnp.where(way > 0, first, -last), jnp.where(way > 0, last, -first)
+    jumps = Jumps(times, rounding(start, end, dtype, MARGIN), *bounds)
+    moved = [e.reshape(jnp.shape(old)) for e, old in zip(edges[len(forcings) :], inner, strict=False)]
+    return Driven(_replaced(leaves, structure, edges), moved, jumps)
 
 
 def _replaced(leaves: Sequence[Any], structure: Any, edges: Sequence[Any]) -> Any:
@@ -116,7 +125,7 @@ class Found(NamedTuple):
     """What a traced vector field says of its jumps."""
 
     jumps: list[Any]
-    """The jumps of forcings that are not among the arguments; None for those that depend on time or state."""
+    """The jumps of each forcing that is not among the arguments; None for those that depend on time or state."""
 
     compared: list[str]
     """Where time is compared, by file and line, outside any forcing and any library."""
@@ -132,7 +141,11 @@ def examine(traced: ClosedJaxpr, t: jax.Array, y: Any) -> Found:
 
 
 def walk(
-    program: ClosedJaxpr, values: Sequence[Callable[[], Any]], marks: Sequence[frozenset[str]], found: Found
+    program: ClosedJaxpr,
+    values: Sequence[Callable[[], Any]],
+    marks: Sequence[frozenset[str]],
+    found: Found,
+    outer: str | None = None,
 ) -> list[frozenset[str]]:
     """Note the jumps and the comparisons of a program; calls and branches are looked into, loops are not.
 
@@ -141,6 +154,7 @@ def walk(
         values: what gives each of its operands, called only where a jump needs it.
         marks: what each operand depends on.
         found: what is added to.
+        outer: the place where the program is called.
 
     Returns:
         What each result depends on.
@@ -156,20 +170,22 @@ def walk(
         scope, name = str(eqn.source_info.name_stack), eqn.primitive.name
         inner = list(programs(eqn))
         operands = eqn.invars[1:] if name == "cond" else eqn.invars
-        if DECLARED in scope:
-            if name == "add":
-                found.jumps.append(None if union else evaluated(program, values, eqn.invars[0]))
+        if _declares(eqn):
+            found.jumps.append(None if union else evaluated(program, values, eqn.invars[0]))
         elif SCOPE in scope:
             pass
         elif inner and name not in ("scan", "while") and all(len(p.jaxpr.invars) == len(operands) for p in inner):
             thunks = [lambda atom=atom: evaluated(program, values, atom) for atom in operands]
-            each = [walk(p, thunks, [marked(atom) for atom in operands], found) for p in inner]
+            place = _place(eqn, outer)
+            each = [walk(p, thunks, [marked(atom) for atom in operands], found, place) for p in inner]
             choice = marked(eqn.invars[0]) if name == "cond" else NEITHER
             results = [choice.union(*parts) for parts in zip(*each, strict=True)]
-        elif any(DECLARED in s for p in inner for s in scopes(p.jaxpr)):
+        elif any(_count(p.jaxpr) for p in inner):
             found.jumps.append(None)
-        elif union == TIME and name in COMPARISONS and (place := _place(eqn)) and place not in found.compared:
-            found.compared.append(place)
+        elif union == TIME and name in COMPARISONS:
+            place = _place(eqn, outer)
+            if place is not None and place not in found.compared:
+                found.compared.append(place)
         depends.update(zip(eqn.outvars, results, strict=True))
     return [marked(atom) for atom in program.jaxpr.outvars]
 
@@ -184,14 +200,6 @@ def programs(eqn: Any) -> Iterator[ClosedJaxpr]:
                 yield ClosedJaxpr(part, ())
 
 
-def scopes(jaxpr: Jaxpr) -> Iterator[str]:
-    """The name scope of every operation of a program."""
-    for eqn in jaxpr.eqns:
-        yield str(eqn.source_info.name_stack)
-        for inner in programs(eqn):
-            yield from scopes(inner.jaxpr)
-
-
 def evaluated(program: ClosedJaxpr, values: Sequence[Callable[[], Any]], atom: Any) -> Any:
     """The value of one variable of a program, from no more operations than it needs."""
     if isinstance(atom, Literal):
@@ -202,8 +210,45 @@ def evaluated(program: ClosedJaxpr, values: Sequence[Callable[[], Any]], atom: A
     return jaxpr_as_fun(ClosedJaxpr(jaxpr, program.consts))(*operands)[0]
 
 
-def _place(eqn: Any) -> str | None:
-    """The file and line where a model compares. None where a library does so for a function of its own.
+def run_with(program: ClosedJaxpr, operands: Sequence[Any], edges: Sequence[Any]) -> list[Any]:
+    """The results of a program with other times for the jumps of its forcings, in the order in which `walk` finds them."""
+    env = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    env.update(zip(program.jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    left = list(edges)
+    for eqn in program.jaxpr.eqns:
+        values, inner = [read(atom) for atom in eqn.invars], list(programs(eqn))
+        used = [_count(p.jaxpr) for p in inner]
+        if _declares(eqn):
+            results = [left.pop(0)]
+        elif any(used):
+            parts = [[left.pop(0) for _ in range(n)] for n in used]
+            runs = [lambda *v, p=p, part=part: run_with(p, v, part) for p, part in zip(inner, parts, strict=True)]
+            is_choice = eqn.primitive.name == "cond"
+            results = jax.lax.switch(values[0], runs, *values[1:]) if is_choice else runs[0](*values)
+        else:
+            with source_info_util.user_context(eqn.source_info.traceback), eqn.ctx.manager:
+                results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+            results = results if eqn.primitive.multiple_results else [results]
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in program.jaxpr.outvars]
+
+
+def _declares(eqn: Any) -> bool:
+    """Whether an operation names the jumps of a forcing."""
+    return eqn.primitive.name == "add" and DECLARED in str(eqn.source_info.name_stack)
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    """How many forcings a program names the jumps of."""
+    return sum(_declares(eqn) + sum(_count(p.jaxpr) for p in programs(eqn)) for eqn in jaxpr.eqns)
+
+
+def _place(eqn: Any, outer: str | None) -> str | None:
+    """The file and line where a model compares, or calls what does. None where a library does so for a function of its own.
 
     A periodic time, `t % 24`, is no jump as such: what is made of it may be smooth, and is looked at by itself.
     """
@@ -215,4 +260,4 @@ def _place(eqn: Any) -> str | None:
                 return None
             continue
         return None if "site-packages" in file else f"{file.rsplit('/', 1)[-1]}:{frame.line_num}"
-    return None
+    return outer  # the trace of a jitted function may end at its call

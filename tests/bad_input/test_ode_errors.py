@@ -14,6 +14,11 @@ def decay(t: Any, y: Any, args: Any) -> Any:
     return -y
 
 
+def backsolve(**settings: Any) -> Any:
+    with pytest.warns(UserWarning, match="contracting"):
+        return solve(decay, 1.0, t1=1.0, adjoint="backsolve", **settings)
+
+
 CASES: dict[str, tuple[Any, str]] = {
     "no end": (lambda: solve(decay, 1.0), "neither is"),
     "beyond the end": (lambda: solve(decay, 1.0, t1=1.0, ts=[0.5, 3.0]), r"ts\[1\] is 3.0"),
@@ -57,7 +62,7 @@ CASES: dict[str, tuple[Any, str]] = {
     "unknown setting": (lambda: solve(decay, 1.0, t1=1.0, rtoll=1e-3), "'rtol'"),
     "unknown context": (lambda: default_adjoint("reverse").__enter__(), "must be one of"),
     "no estimate": (lambda: Solver("euler"), r"solver\.step"),
-    "jumps with fixed steps": (lambda: solve(decay, 1.0, t1=1.0, step=0.1, jumps=[0.5]), "jumps"),
+    "jumps and backsolve": (lambda: backsolve(jumps=[0.5]), "`jumps` must be left out with adjoint backsolve"),
     "no return": (lambda: solve(lambda t, y, a: None, 1.0, t1=1.0), "return"),
     "wrong structure": (lambda: solve(lambda t, y, a: (y[0],), (1.0, 2.0), t1=1.0), "structure of y0"),
     "wrong shape": (lambda: solve(lambda t, y, a: jnp.zeros(3), jnp.zeros(2), t1=1.0), r"float64\[2\].*float64\[3\]"),
