@@ -70,6 +70,32 @@ def positive(name: str, value: Any) -> Any:
     return number
 
 
+def whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
+    """An integer in a range, known while JAX traces.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not number or value < least or (most is not None and value > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"`{name}` must be an integer {span}{why}, but is {value!r}.")
+    return int(value)
+
+
+def constant(name: str, value: Any, *, positive: bool = False) -> float:
+    """A finite number, known while JAX traces.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not np.isfinite(value) or (positive and value <= 0):
+        kind = "positive" if positive else "finite"
+        raise ValueError(f"`{name}` must be a {kind} number, known when the program is traced, but is {value!r}.")
+    return float(value)
+
+
 def times(t: Any, length: int) -> Any:
     """The times of an axis: strictly ascending or descending, else NaN where JAX traces them.
 
