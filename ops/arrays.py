@@ -31,7 +31,7 @@ def as_arrays(tree: Any) -> Any:
 
 
 def floats(name: str, value: Any) -> Any:
-    """A real array; integers become floats of the precision in force.
+    """A real array; integers become floats of the precision in force, and None, which a config writes as null, NaN.
 
     Raises:
         ValueError: it is not one of real numbers.
@@ -39,10 +39,12 @@ def floats(name: str, value: Any) -> Any:
     array = as_arrays(value)
     if not isinstance(array, jax.Array | np.ndarray):
         raise ValueError(f"`{name}` must be one array, but is {_short(value)}.")
+    if array.dtype == object and all(isinstance(entry, int | float | None) for entry in array.flat):
+        array = array.astype(float)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"`{name}` must be real, but is {array.dtype}. Give the real and the imaginary part, as two.")
     if not jnp.issubdtype(array.dtype, jnp.number) and array.dtype != bool:
-        raise ValueError(f"`{name}` must hold numbers, but is {_short(value)}. Write nan for what is missing.")
+        raise ValueError(f"`{name}` must hold numbers, but is {_short(value)}. Write null for what is missing.")
     if isinstance(array, np.ndarray):
         narrow = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 8
         return array if narrow else array.astype(jnp.result_type(float))
