@@ -1,7 +1,7 @@
 """Numbers, lists and arrays as `ops.losses` and `ops.statistics` take them.
 
-What is known while JAX traces (numbers, lists, NumPy's arrays) stays a NumPy array, so that it can be checked then, in words; what JAX
-traces is checked by its result, which is NaN.
+What is known while JAX traces becomes a NumPy array, so that it can be checked then, in words; what JAX traces is checked by its
+result, which is NaN.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def as_arrays(tree: Any) -> Any:
     """A pytree in which a list of equal parts is one array, and a number an array too."""
 
     def convert(node: Any) -> Any:
-        if isinstance(node, jax.Array | np.ndarray):
+        if isinstance(node, jax.core.Tracer | np.ndarray):
             return node
-        leaves = jax.tree_util.tree_leaves(node, is_leaf=lambda leaf: leaf is None)
-        array = jnp.asarray if any(isinstance(leaf, jax.Array) for leaf in leaves) else np.asarray
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(node))
+        array = jnp.asarray if traced else np.asarray
         try:
             return array(node)
         except (TypeError, ValueError):  # parts of several shapes, each a leaf
@@ -45,7 +45,7 @@ def floats(name: str, value: Any) -> Any:
         raise ValueError(f"`{name}` must be real, but is {array.dtype}. Give the real and the imaginary part, as two.")
     if not jnp.issubdtype(array.dtype, jnp.number) and array.dtype != bool:
         raise ValueError(f"`{name}` must hold numbers, but is {_short(value)}. Write null for what is missing.")
-    if isinstance(array, np.ndarray):
+    if is_known(array):
         narrow = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 8
         return array if narrow else array.astype(jnp.result_type(float))
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
@@ -109,7 +109,7 @@ def times(t: Any, length: int) -> Any:
         raise ValueError(
             f"`t` must be a list of times, one for each of the {length} entries and at least two, but has the shape {found.shape}."
         )
-    xp: Any = np if isinstance(found, np.ndarray) else jnp
+    xp: Any = np if is_known(found) else jnp
     steps = xp.diff(found)
     ordered = (steps > 0).all() | (steps < 0).all()
     if not is_known(found):

@@ -3,9 +3,10 @@
 `model` and `data` are arrays of the same shape, or pytrees of such arrays, which are summed over; a list of equal parts counts as one
 array, so that data may stand in a config. Nothing is broadcast between them: (n, 1) against (n,) is refused.
 
-Missing data are NaN, or null in a config. With `missing="refuse"`, the default, they are refused where they are known, and make the loss NaN where JAX
-traces them; with `missing="omit"` such an entry adds nothing, neither to the loss nor to its derivatives, and does not count. Only data
-can be missing: a model value that is not finite makes the loss so, whether there is data for it or not. No data at all give NaN.
+Missing data are NaN, or null in a config. With `missing="refuse"`, the default, they are refused where they are known, and make the
+loss NaN where JAX traces them; with `missing="omit"` such an entry adds nothing, neither to the loss nor to its derivatives, and does
+not count. Only data can be missing: a model value that is not finite makes the loss so, whether there is data for it or not. No data at
+all give NaN.
 
 Every loss has finite derivatives of every order where model and data agree; the norms there have the derivative zero.
 """
