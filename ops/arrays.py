@@ -39,7 +39,7 @@ def floats(name: str, value: Any) -> Any:
     array = as_arrays(value)
     if not isinstance(array, jax.Array | np.ndarray):
         raise ValueError(f"`{name}` must be one array, but is {_short(value)}.")
-    if array.dtype == object and all(isinstance(entry, int | float | None) for entry in array.flat):
+    if array.dtype == object and all(isinstance(entry, int | float | None) for entry in np.ravel(array)):
         array = array.astype(float)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"`{name}` must be real, but is {array.dtype}. Give the real and the imaginary part, as two.")

@@ -91,6 +91,6 @@ def exponent(
 ) -> Exponent:
     """The largest Lyapunov exponent from `transient` to `t1`, positive if the motion is chaotic."""
     start = State(jnp.asarray(theta, float), jnp.asarray(rate, float))
-    settings = {"t1": t1, "transient": transient, "interval": 2 * np.pi, "solver": solver}
-    found = lyapunov_flow(vector_field, start, (q, drive, frequency), **settings)
+    args = q, drive, frequency
+    found = lyapunov_flow(vector_field, start, args, t1=t1, transient=transient, interval=2 * np.pi, solver=solver)
     return Exponent(found.exponents[0], found.status)

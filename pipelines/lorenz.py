@@ -75,5 +75,6 @@ def exponents(
     solver: Solver = Solver(),
 ) -> Lyapunov:
     """The three Lyapunov exponents, averaged from `transient` to `t1`; their sum is -(sigma + 1 + beta), the divergence."""
-    settings = {"t1": t1, "transient": transient, "interval": 0.5, "count": 3, "solver": solver}
-    return lyapunov_flow(vector_field, State(start[0], start[1], start[2]), (sigma, rho, beta), **settings)
+    state = State(start[0], start[1], start[2])
+    args = sigma, rho, beta
+    return lyapunov_flow(vector_field, state, args, t1=t1, transient=transient, interval=0.5, count=3, solver=solver)
