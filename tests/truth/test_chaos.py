@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import engine
 from tests.project import REPOSITORY
@@ -24,6 +25,7 @@ def test_driven_pendulum_doubles_its_period(tmp_path: Path) -> None:
     assert (ds.exponent[chaotic] > 0.05).all() and (ds.exponent[~chaotic] < -0.01).all()
 
 
+@pytest.mark.slow
 def test_the_orbit_of_a_driven_pendulum_moves_with_the_drive(tmp_path: Path) -> None:
     """An orbit x = P(x, drive) of period 1 has dx/d(drive) = (1 - dP/dx)^-1 dP/d(drive); P by SciPy."""
     from scipy.integrate import solve_ivp

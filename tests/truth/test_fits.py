@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import engine
 from engine.gradient_check import check_gradients
@@ -49,6 +50,7 @@ def test_hares_and_lynxes_at_the_least_squares(tmp_path: Path) -> None:
     np.testing.assert_allclose(slope[:, 0] * beside, differences, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_hares_and_lynxes_by_finite_differences() -> None:
     plan = engine.load(REPOSITORY / "conf" / "hare_lynx.yaml", ["sweep.axes.a=[0.45]"])
     assert {row.verdict for row in check_gradients(plan)} == {"ok"}
