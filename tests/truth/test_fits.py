@@ -88,6 +88,7 @@ def test_neural_vector_field_by_hand(tmp_path: Path) -> None:
         np.testing.assert_allclose(ds[f"dloss.{name}"], slope, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_neural_vector_field_that_is_constant() -> None:
     """With a last layer of its bias c alone, y = y0 + c t: the loss, and its gradient by c, are sums over the times."""
     plan = engine.load(REPOSITORY / "conf" / "neural_ode.yaml")

@@ -84,16 +84,24 @@ def test_of_tied_extremes_the_first_is_taken() -> None:
 
 
 def test_crossings_and_peaks() -> None:
-    x = [1.0, -1.0, 3.0, 0.0, 0.0, -2.0, 0.0]
-    np.testing.assert_array_equal(statistics.crossings(x)[:3], [1.25, 6.0, np.nan])
-    np.testing.assert_array_equal(statistics.crossings(x, direction="down")[:3], [0.5, 4.0, np.nan])
-    np.testing.assert_array_equal(statistics.crossings(x, direction="both")[:5], [0.5, 1.25, 4.0, 6.0, np.nan])
-    times = np.arange(7.0) ** 2
-    np.testing.assert_array_equal(statistics.crossings(x, times, level=1.0)[:2], [2.5, np.nan])
-    np.testing.assert_array_equal(statistics.peaks([0.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0]), [3.5, *[np.nan] * 4])
-    assert np.isnan(statistics.peaks([2.0, 1.0, 1.0, 2.0])).all()
-    assert np.isnan(statistics.crossings([-1.0, 1.0, np.nan])).all(), "a gap hides"
-    assert np.isnan(statistics.peaks([0.0, 1.0, 0.0, np.nan])).all(), "a gap hides"
+    x = np.array([1.0, -1.0, 3.0, 0.0, 0.0, -2.0, 0.0])
+    gap = np.array([-1.0, 1.0, 0.0, 2.0, 0.0, 1.0, np.nan])
+    up, down, both, timed, tops, flat, gap_up, gap_tops = jax.jit(
+        lambda x: (
+            *(statistics.crossings(x, direction=direction) for direction in statistics.DIRECTIONS),
+            statistics.crossings(x, np.arange(7.0) ** 2, level=1.0),
+            statistics.peaks(np.array([0.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0])),
+            statistics.peaks(np.array([2.0, 1.0, 1.0, 2.0])),
+            statistics.crossings(gap),
+            statistics.peaks(gap),
+        )
+    )(x)
+    np.testing.assert_array_equal(up, [1.25, 6.0, *[np.nan] * 4])
+    np.testing.assert_array_equal(down, [0.5, 4.0, *[np.nan] * 4])
+    np.testing.assert_array_equal(both, [0.5, 1.25, 4.0, 6.0, *[np.nan] * 2])
+    np.testing.assert_array_equal(timed, [2.5, *[np.nan] * 5])
+    np.testing.assert_array_equal(tops, [3.5, *[np.nan] * 4])
+    assert np.isnan(flat).all() and np.isnan(gap_up).all() and np.isnan(gap_tops).all()
 
 
 KINDS = ("up", "down", "peaks")
