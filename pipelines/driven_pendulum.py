@@ -5,7 +5,7 @@
 Looked at once in each period of the drive, a motion of period n shows n points, and a chaotic one as many as one looks at. With q = 2
 and frequency 2/3 the book gives the periods 1, 2 and 4 at the drives 1.35, 1.45 and 1.47, 1 at 0.9, 2 at 1.07, and chaos at 1.15 and 1.5.
 
-Source: G. L. Baker and J. P. Gollub, Chaotic Dynamics: An Introduction, 2nd edition, Cambridge (1996), chapters 3 and 4.
+Source: G. L. Baker and J. P. Gollub, Chaotic Dynamics: An Introduction, 2nd edition, Cambridge (1996).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 Populations in thousands of pelts, rates per year; the populations of 1900 are parameters too. At the least sum of squared residuals
 over both species, 594.74456, a = 0.481199, b = 0.0248318, c = 0.926018, d = 0.0275329, hare(1900) = 34.9143, lynx(1900) = 3.86187.
 
-Source: C. Elton and M. Nicholson, J. Anim. Ecol. 11, 215 (1942), in the numbers of J. Mahaffy; B. Carpenter, Predator-Prey Population
-Dynamics: the Lotka-Volterra model in Stan (2018). The optimum is our own, by two independent methods.
+Source: the table of stan-dev/example-models, knitr/lotka-volterra/hudson-bay-lynx-hare.csv. No published digits of the optimum are known;
+this one is our own, by two independent methods.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_the_orbit_of_a_driven_pendulum_moves_with_the_drive(tmp_path: Path) -> 
 def test_exponents_of_lorenz_s_system(tmp_path: Path) -> None:
     """Their sum is -(sigma + 1 + beta); where the motion comes to rest they are the real parts of the eigenvalues there.
 
-    At rho 28 they are 0.9056, 0 and -14.5723 (Sprott 2003), here as averages over 180 units of time.
+    At rho 28 they are 0.9056, 0 and -14.572 (Sprott 2003), here as averages over 180 units of time.
     """
     ds = run(tmp_path, "lorenz_lyapunov")
     np.testing.assert_allclose(ds.exponents.sum("exponent"), -(10 + 1 + 8 / 3), rtol=1e-6)
