@@ -1,0 +1,461 @@
+"""Stochastic differential equations, solved by diffrax along a Brownian path that the key alone decides.
+
+`solve` follows one path; `jax.vmap` over keys makes an ensemble. The Brownian path depends on nothing but the key: not on the method,
+the step size, the end time or the times at which the state is saved. Two step sizes follow the same path, so that strong convergence
+can be measured, and a derivative by a parameter is that of the path (pathwise, at fixed noise).
+
+Sources: P. E. Kloeden and E. Platen, "Numerical Solution of Stochastic Differential Equations", Springer (1992), for the two calculi and
+the orders; A. Jelincic, J. Foster and P. Kidger, arXiv:2405.06464, for the Brownian tree; J. Foster, G. dos Reis and C. Strange,
+arXiv:2210.17543, for slow_rk, sea and shark.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from ops.ode import (
+    FAILED,
+    NONFINITE,
+    OK,
+    Solution,
+    Solver,
+    VectorField,
+    _adjoint,
+    _as_arrays,
+    _check_times,
+    _nearest,
+    _promoted,
+    _sound,
+    _stacking,
+    _status,
+    _structure,
+    _where,
+    _words,
+)
+
+
+class Method(NamedTuple):
+    """A diffrax solver, the calculus of the process that it converges to, the noise that it needs, and its strong order with that."""
+
+    solver: Any
+    calculus: str
+    noise: str
+    order: float
+
+
+METHODS: dict[str, Method] = {
+    "euler_maruyama": Method(diffrax.Euler(), "ito", "general", 0.5),
+    "ito_milstein": Method(diffrax.ItoMilstein(), "ito", "commutative", 1.0),
+    "euler_heun": Method(diffrax.EulerHeun(), "stratonovich", "general", 0.5),
+    "heun": Method(diffrax.Heun(scan_kind="lax"), "stratonovich", "general", 0.5),
+    "general_shark": Method(diffrax.GeneralShARK(scan_kind="lax"), "stratonovich", "general", 0.5),
+    "stratonovich_milstein": Method(diffrax.StratonovichMilstein(), "stratonovich", "commutative", 1.0),
+    "slow_rk": Method(diffrax.SlowRK(scan_kind="lax"), "stratonovich", "commutative", 1.5),
+    "sea": Method(diffrax.SEA(scan_kind="lax"), "stratonovich", "additive", 1.0),
+    "sra1": Method(diffrax.SRA1(scan_kind="lax"), "stratonovich", "additive", 1.5),
+    "shark": Method(diffrax.ShARK(scan_kind="lax"), "stratonovich", "additive", 1.5),
+}
+"""The methods by name. Those of order 0.5 have order 1 where the noise commutes, but for euler_maruyama, which has it where the noise is
+additive. The work of ito_milstein grows with the cube of the number of components."""
+# scan_kind: diffrax's own default for the loop over the stages of a step has derivatives in reverse mode only.
+
+CALCULI = ("ito", "stratonovich")
+"""How the stochastic integral is read: at the start of each step, or at its middle."""
+
+NOISES = ("diagonal", "scalar", "additive", "general")
+"""What the diffusion may be."""
+
+MODES = ("auto", "forward", "checkpointed", "direct")
+"""The adjoints. A stochastic equation is not solved backward."""
+
+DEPTH, RESOLVED = 24, 20
+"""A part of the Brownian path is halved 24 times: the path at t resolves t / 2**20, and a solve takes 2**20 steps at most."""
+
+PARTS_BELOW_1 = 16
+"""Parts between powers of 16 below time 1; before 16**-16 it is one part."""
+
+
+def solve(
+    drift: VectorField,
+    diffusion: VectorField,
+    y0: Any,
+    args: Any = None,
+    *,
+    key: Any,
+    step: Any,
+    t0: Any = 0.0,
+    t1: Any = None,
+    ts: Any = None,
+    method: str = "auto",
+    calculus: str = "ito",
+    noise: str = "diagonal",
+    adjoint: str = "auto",
+    checkpoints: int | None = None,
+) -> Solution:
+    """Integrate `dy = drift(t, y, args) dt + diffusion(t, y, args) dW` from `y(t0) = y0`.
+
+    Steps of one size begin at `t0`. The end, and a saved time between two steps, is reached by a shorter step from the last one
+    before it; nothing goes on from a saved time, so that saving changes no path, and a saved state is what a solve that ends there gives.
+
+    Args:
+        drift: of time (scalar), state and args; returns the state's structure, as in `ops.ode.solve`.
+        diffusion: of the same; what it returns is said by `noise`.
+        y0: initial state, any pytree of real arrays.
+        args: any pytree, handed to both.
+        key: a PRNG key: the path. Another solve with the same key, from whatever `t0`, meets the same noise.
+        step: the size of the steps. It and the times have no derivatives, since a Brownian path has none.
+        t0: start time.
+        t1: end time; gives the final state.
+        ts: times at which the state is returned, in ascending order; gives leaves with a leading time axis.
+        method: a name of `METHODS`. auto: shark for additive noise; else, with calculus ito, ito_milstein, or euler_maruyama if the
+            noise is general; with stratonovich, slow_rk, or general_shark if the noise is general.
+        calculus: ito or stratonovich, how the equation is meant. They differ unless the noise is additive, and a method that would
+            converge to the other one's process is refused.
+        noise: diagonal: `diffusion` returns the state's structure, and each component has a Brownian motion of its own; it commutes,
+            and methods that need that have their order, if each depends on its own component only. scalar: the same, with one
+            Brownian motion for all. general: each leaf has one more axis, last, over Brownian motions that all leaves share.
+            additive: as diagonal or as general, and independent of the state, which is checked.
+        adjoint: auto, forward, checkpointed or direct, as in `ops.ode.Solver`.
+        checkpoints: as in `ops.ode.Solver`.
+
+    Returns:
+        A `Solution`. Where `status` is not 0 its floating-point values are NaN.
+
+    Raises:
+        ValueError: a setting, a time or a structure is wrong, or the method would converge to another process.
+
+    >>> path = solve(lambda t, y, a: -y, lambda t, y, a: 0.1, 1.0, key=jax.random.key(0), t1=1.0, step=0.01)
+    >>> 0.0 < float(path.y) < 1.0, int(path.steps)
+    (True, 100)
+    """
+    _check_choice("calculus", calculus, CALCULI)
+    _check_choice("noise", noise, NOISES)
+    _check_choice("method", method, ("auto", *METHODS))
+    _check_choice("adjoint", adjoint, MODES)
+    key = _checked_key(key)
+    _check_times(t0, t1, ts)
+    y0, args = _as_arrays(y0), _as_arrays(args)
+    steps = _steps(t0, t1, ts, step)
+    drift, diffusion = _stacking(drift), _stacking(diffusion)
+    y0, _ = _promoted(drift, steps.start, y0, args, "drift")
+    columns = _columns(jax.eval_shape(diffusion, steps.start, y0, args), y0, noise)
+    additive = not _depends_on_state(diffusion, steps.start, y0, args)
+    scheme = METHODS[_chosen(method, calculus, noise, additive)].solver
+
+    state, unravel = ravel_pytree(y0)
+    of_time = jnp.asarray(steps.size, state.dtype)
+    fixed = y0 if additive else None  # a method for additive noise asks for the diffusion without the state
+
+    # With the step as the unit of time, dy = step drift dk + sqrt(step) diffusion dB: steps begin and end at whole numbers, exactly.
+    def flat_drift(k: Any, y: Any, args: Any) -> Any:
+        slope = drift(steps.start + k * steps.size, unravel(y), args)
+        return of_time * ravel_pytree(slope)[0].astype(y.dtype)
+
+    def flat_diffusion(k: Any, y: Any, args: Any) -> Any:
+        found = diffusion(steps.start + k * steps.size, unravel(y) if fixed is None else fixed, args)
+        rows = [jnp.reshape(leaf, (-1, columns or 1)) for leaf in jax.tree_util.tree_leaves(found)]
+        flat = jnp.sqrt(of_time) * jnp.concatenate(rows).astype(y.dtype)
+        return flat if columns else flat[:, 0]
+
+    path = _BrownianPath(key, steps.size, columns or state.size, state.dtype)
+    terms: Any = diffrax.MultiTerm(diffrax.ODETerm(flat_drift), _Noise(flat_diffusion, path))
+    sound = _sound(y0, args, steps.start, steps.times)
+    reached = jnp.where(sound & steps.possible, steps.reached, 0)
+    whole = jnp.floor(reached)
+    found = diffrax.diffeqsolve(
+        terms,
+        scheme,
+        jnp.zeros_like(whole[-1]),
+        whole[-1],
+        jnp.ones_like(whole[-1]),
+        state,
+        args,
+        saveat=diffrax.SaveAt(ts=whole),
+        adjoint=_adjoint(Solver(scheme, step=1.0, adjoint=adjoint, checkpoints=checkpoints)),
+        max_steps=steps.most,
+        throw=False,
+    )
+    flat: Any = found.ys
+    if not steps.even:
+
+        def land(k0: Any, k1: Any, y: Any) -> Any:
+            after = scheme.step(terms, k0, k1, y, args, scheme.init(terms, k0, k1, y, args), jnp.array(False))[0]
+            return jnp.where(k1 > k0, after, y)
+
+        flat = jax.vmap(land)(whole, reached, flat)
+    y = jax.vmap(unravel)(flat)
+    if ts is None:
+        y = jax.tree_util.tree_map(lambda leaf: leaf[0], y)
+    status = jnp.where(sound, jnp.where(steps.possible, _status(found.result, y, None), FAILED), NONFINITE)
+    count = jnp.ceil(reached[-1]).astype(jnp.int32)
+    times = jnp.asarray(steps.times)
+    return Solution(times[0] if ts is None else times, _where(status == OK, y, jnp.nan), status, count)
+
+
+def brownian_path(key: Any, ts: Any, *, t0: Any = 0.0, shape: tuple[int, ...] = ()) -> jax.Array:
+    """The Brownian path that drives `solve` with this key, at the times `ts`.
+
+    Args:
+        key: the PRNG key.
+        ts: times not before `t0`, one or an array of them.
+        t0: the start, where the path is 0.
+        shape: that of the noise: of the state with diagonal noise, `()` with scalar noise, `(m,)` with m general ones.
+
+    Returns:
+        An array with the shape of `ts` and then `shape`.
+
+    >>> key = jax.random.key(0)
+    >>> driven = solve(lambda t, y, a: 0.0, lambda t, y, a: 1.0, 0.0, key=key, t1=1.0, step=0.1)
+    >>> bool(jnp.allclose(driven.y, brownian_path(key, 1.0)))
+    True
+    """
+    path = _BrownianPath(_checked_key(key), 1.0, math.prod(shape), jnp.result_type(float))
+    since = jnp.asarray(ts, float) - jnp.asarray(t0, float)
+    values: jax.Array = jax.vmap(path.evaluate)(since.ravel())
+    return values.reshape(*since.shape, *shape)
+
+
+class _BrownianPath(diffrax.AbstractBrownianPath[Any]):
+    """A Brownian motion in `size` dimensions from time 0 on, with its space-time Lévy area, in units of one step.
+
+    A virtual Brownian tree needs an interval, and another interval with the same key gives another path. Here there is one tree for
+    each interval between two powers of 16, with a key of its own, so that the path depends on no end; and by Brownian scaling it has
+    the same resolution, relative to the time, on every scale.
+    """
+
+    key: jax.Array
+    step: jax.Array
+    size: int = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    t0: Any = eqx.field(static=True)  # type: ignore[misc]
+    t1: Any = eqx.field(static=True)  # type: ignore[misc]
+    levy_area: Any = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array, step: Any, size: int, dtype: Any) -> None:
+        self.key, self.step, self.size, self.dtype = key, jnp.asarray(step, jnp.result_type(float)), size, dtype
+        self.t0, self.t1, self.levy_area = 0.0, math.inf, diffrax.SpaceTimeLevyArea
+
+    def evaluate(self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False) -> Any:
+        """The increment from `t0` to `t1`, or from 0 to `t0`, with `use_levy` beside its Lévy area."""
+        del left
+        if t1 is None:
+            t0, t1 = jnp.zeros_like(t0), t0
+        t0, t1 = (eqxi.nondifferentiable(t * self.step, name="time") for t in (t0, t1))
+        (first, since), (last, until) = _part(t0), _part(t1)
+        zero = jnp.zeros(self.size, self.dtype)
+
+        # W and J, the integral of W, counted from where the first part begins: at t0, at the end of each part passed, and at t1.
+        def onward(carry: Any) -> Any:
+            i, w0, j0, w, j = carry
+            part = first + jnp.maximum(i, 0)
+            length = jnp.where(i < 0, since, jnp.where(part < last, _extent(part, t0.dtype)[1], until))
+            w_in, j_in = self._inside(part, length)
+            at_start = i < 0
+            w0, j0 = jnp.where(at_start, w_in, w0), jnp.where(at_start, j_in, j0)
+            w, j = jnp.where(at_start, w, w + w_in), jnp.where(at_start, j, j + length.astype(self.dtype) * w + j_in)
+            return i + 1, w0, j0, w, j
+
+        begin = (jnp.full((), -1, jnp.int32), zero, zero, zero, zero)
+        _, w0, j0, w, j = jax.lax.while_loop(lambda carry: carry[0] <= last - first, onward, begin)
+        increment = w - w0
+        unit = jnp.sqrt(self.step).astype(self.dtype)
+        if not use_levy:
+            return increment / unit
+        dt = (t1 - t0).astype(self.dtype)
+        # The area of an interval that is lost in the rounding of its ends is taken as its mean, 0.
+        seen = dt > float(np.finfo(self.dtype).eps) ** (2 / 3) * t1.astype(self.dtype)
+        area = jnp.where(seen, (j - j0 - dt * w0) / jnp.where(seen, dt, 1) - increment / 2, 0)
+        return diffrax.SpaceTimeLevyArea(dt=dt / self.step.astype(self.dtype), W=increment / unit, H=area / unit)
+
+    def _inside(self, part: jax.Array, since: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """W and its integral over the time since the start of a part, counted from there."""
+        tree = diffrax.VirtualBrownianTree(
+            t0=0.0,
+            t1=1.0,
+            tol=2.0**-DEPTH,
+            shape=jax.ShapeDtypeStruct((self.size,), self.dtype),
+            key=jax.random.fold_in(self.key, part),
+            levy_area=diffrax.SpaceTimeLevyArea,
+        )
+        _, length = _extent(part, since.dtype)
+        found: Any = tree.evaluate(jnp.minimum(since / length, 1.0), use_levy=True)
+        scale = jnp.sqrt(length).astype(self.dtype)
+        return scale * found.W, since.astype(self.dtype) * scale * (found.W / 2 + found.H)
+
+
+def _part(t: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The part of the Brownian path that holds a time, and the time since it began."""
+    _, exponent = jnp.frexp(t)
+    part = jnp.where(t > 0, jnp.maximum((exponent - 1) // 4 + PARTS_BELOW_1 + 1, 0), 0)
+    return part, t - _extent(part, t.dtype)[0]
+
+
+def _extent(part: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Start and length of a part of the Brownian path."""
+    start = jnp.ldexp(jnp.ones((), dtype), 4 * (jnp.maximum(part, 1) - 1 - PARTS_BELOW_1))
+    return jnp.where(part > 0, start, 0), jnp.where(part > 0, 15 * start, start)
+
+
+class _Noise(diffrax.ControlTerm):  # type: ignore[type-arg]
+    """The diffusion times the increment: a matrix times a vector, or component by component."""
+
+    def prod(self, vf: Any, control: Any) -> Any:
+        return vf @ control if vf.ndim == 2 else vf * control
+
+
+class _Steps(NamedTuple):
+    """The times of a solve, and where they lie, counted in steps."""
+
+    start: Any
+    times: Any
+    size: Any
+    reached: Any
+    possible: Any
+    """Whether the times ascend by positive steps."""
+    most: int
+    """How many steps there may be: as many as there are if that is known, since a reverse pass keeps room for them all."""
+    even: bool
+    """Whether every time is known to lie at the end of a step."""
+
+
+def _steps(t0: Any, t1: Any, ts: Any, step: Any) -> _Steps:
+    """The steps of a solve.
+
+    Raises:
+        ValueError: what is known of them makes no sense.
+    """
+    known = not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves((t0, t1, ts, step)))
+    xp: Any = np if known else jnp
+    dtype = np.dtype(jnp.result_type(float))
+    if step is None or (known and not 0 < float(step) < math.inf):
+        raise ValueError(f"`step` must be a positive number, but is {step!r}. Write 0.01, say.")
+    start, size, times = (xp.asarray(value, dtype) for value in (t0, step, [t1] if ts is None else ts))
+    if not known:
+        start, size, times = (_still(*pair) for pair in (("t0", start), ("step", size), ("t1 or ts", times)))
+    since = times - start
+    reached = xp.round(since / size)
+    # A time that only rounding parts from the end of a step is meant to lie there: between them the path would move by its square root.
+    rounding = 16 * float(np.finfo(dtype).eps) * xp.maximum(xp.abs(times), xp.abs(start))
+    reached = xp.where(xp.abs(since - reached * size) <= rounding, reached, since / size)
+    possible = xp.all(xp.diff(since, prepend=0) >= 0) & (size > 0)
+    if not known:
+        return _Steps(start, times, size, reached, possible, 2**RESOLVED, False)
+    if since[-1] < 0:  # an equation read backward in time is another process
+        name = "t1" if ts is None else "ts"
+        raise ValueError(f"`{name}` must not lie before t0 = {start}, but ends at {times[-1]}. Write a later time.")
+    if reached[-1] > 2**RESOLVED:
+        least = since[-1] / 2**RESOLVED
+        raise ValueError(f"`step` must be at least {least:.2g}, which the Brownian path resolves, but is {step!r}.")
+    even = bool((reached == np.floor(reached)).all())
+    return _Steps(start, times, size, reached, possible, max(math.floor(reached[-1]), 1), even)
+
+
+def _still(name: str, value: Any) -> Any:
+    """A time, which has no derivative."""
+    message = f"`{name}` must not be differentiated: a Brownian path has no derivative by time. Write it as a constant."
+    return eqxi.nondifferentiable(value, msg=message)
+
+
+def _chosen(method: str, calculus: str, noise: str, additive: bool) -> str:
+    """The name of a method that converges to the process that is meant.
+
+    Raises:
+        ValueError: the one that is asked for does not, or not as it should.
+    """
+    if noise == "additive" and not additive:
+        raise ValueError(
+            "`noise` must be diagonal, scalar or general where the diffusion depends on the state, but is 'additive'. "
+            "Write noise: diagonal, say."
+        )
+    general = noise == "general"
+    ito = "euler_maruyama" if general else "ito_milstein"
+    usual = "shark" if additive else ito if calculus == "ito" else "general_shark" if general else "slow_rk"
+    if method == "auto" or additive:  # with additive noise both calculi mean the same, and it commutes
+        return usual if method == "auto" else method
+    needed, converges_to = METHODS[method].noise, METHODS[method].calculus
+    if needed == "additive":
+        raise ValueError(
+            f"`method` must not be {method} where the diffusion depends on the state: it is for additive noise. "
+            f"Write method: {usual}."
+        )
+    if converges_to != calculus:
+        sign = "-" if converges_to == "stratonovich" else "+"
+        raise ValueError(
+            f"`method` must converge to the process of calculus {calculus!r}, but {method} converges to that of {converges_to!r}. "
+            f"Write method: {usual}, or calculus: {converges_to} with the drift f {sign} (dg/dy) g / 2."
+        )
+    if needed == "commutative" and general:
+        raise ValueError(
+            f"`method` must not be {method} with noise 'general', which need not commute: it would lack the Lévy areas. "
+            f"Write method: {usual}, or noise: scalar if there is one Brownian motion."
+        )
+    return method
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """A setting that is one of a few words."""
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, but is {value!r}.{_nearest(value, choices)}")
+
+
+def _checked_key(key: Any) -> Any:
+    """One PRNG key, in the new form."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+        return key
+    if isinstance(key, jax.Array | np.ndarray) and key.dtype == jnp.uint32 and key.shape == (2,):
+        return jax.random.wrap_key_data(jnp.asarray(key))
+    found = f"{key.dtype}{list(key.shape)}" if isinstance(key, jax.Array | np.ndarray) else repr(key)
+    raise ValueError(f"`key` must be one PRNG key, but is {found}. Write jax.random.key(0), and vmap over several.")
+
+
+def _columns(slope: Any, y0: Any, noise: str) -> int | None:
+    """How many Brownian motions all leaves share, or None where each component has its own.
+
+    Raises:
+        ValueError: the diffusion has not the structure that its kind of noise asks for.
+    """
+    pairs = [*zip(*(jax.tree_util.tree_leaves(tree) for tree in (slope, y0)), strict=False)]
+    if any(jnp.issubdtype(leaf.dtype, jnp.complexfloating) for pair in pairs for leaf in pair):
+        raise ValueError(
+            "`y0` and `diffusion` must be real, but are complex. Split them into real and imaginary parts."
+        )
+    alike = _structure(slope) == _structure(y0)
+    if alike and noise != "general" and all(g.shape == y.shape for g, y in pairs):
+        return 1 if noise == "scalar" else None
+    last = {g.shape[-1] for g, _ in pairs if g.ndim}
+    if (
+        alike
+        and noise in ("general", "additive")
+        and len(last) == 1
+        and all(g.shape == (*y.shape, *last) for g, y in pairs)
+    ):
+        return int(last.pop())
+    wanted = "with one more axis, last, over the Brownian motions" if noise == "general" else "with its shapes"
+    hint = " With a matrix write noise: general." if noise == "diagonal" else ""
+    hint = " It returned None: is a `return` missing?" if slope is None else hint
+    raise ValueError(
+        f"`diffusion` must return the structure of y0, {_words(y0)}, {wanted} with noise {noise!r}, but returned "
+        f"{_words(slope)}.{hint}"
+    )
+
+
+def _depends_on_state(diffusion: VectorField, start: Any, y0: Any, args: Any) -> bool:
+    """Whether the diffusion uses the state's values. `0 * y` does, by the letter; `jnp.ones_like(y)` does not."""
+    leaves, structure = jax.tree_util.tree_flatten(y0)
+
+    def of_state(*leaves: Any) -> Any:
+        return diffusion(start, jax.tree_util.tree_unflatten(structure, leaves), args)
+
+    traced = jax.make_jaxpr(of_state)(*leaves)
+    _, used = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
+    return any(used)
