@@ -15,7 +15,6 @@ import math
 from typing import Any, NamedTuple
 
 import diffrax
-import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from ops.adjoints import current_adjoint
+from ops.brownian import RESOLVED, BrownianPath
 from ops.ode import (
     FAILED,
     NONFINITE,
@@ -45,44 +46,52 @@ from ops.ode import (
 
 
 class Method(NamedTuple):
-    """A diffrax solver, the calculus of the process that it converges to, the noise that it needs, and its strong order with that."""
+    """A diffrax solver, the calculus of the process that it converges to, and the strong orders with which it does."""
 
-    solver: Any
+    scheme: Any
     calculus: str
-    noise: str
-    order: float
+    additive: float
+    commutative: float | None
+    """None here, and below, where it does not converge as it should, and is refused."""
+    general: float | None
+    weak: float
+    """The order of averages, with every noise that it takes."""
 
 
 METHODS: dict[str, Method] = {
-    "euler_maruyama": Method(diffrax.Euler(), "ito", "general", 0.5),
-    "ito_milstein": Method(diffrax.ItoMilstein(), "ito", "commutative", 1.0),
-    "euler_heun": Method(diffrax.EulerHeun(), "stratonovich", "general", 0.5),
-    "heun": Method(diffrax.Heun(scan_kind="lax"), "stratonovich", "general", 0.5),
-    "general_shark": Method(diffrax.GeneralShARK(scan_kind="lax"), "stratonovich", "general", 0.5),
-    "stratonovich_milstein": Method(diffrax.StratonovichMilstein(), "stratonovich", "commutative", 1.0),
-    "slow_rk": Method(diffrax.SlowRK(scan_kind="lax"), "stratonovich", "commutative", 1.5),
-    "sea": Method(diffrax.SEA(scan_kind="lax"), "stratonovich", "additive", 1.0),
-    "sra1": Method(diffrax.SRA1(scan_kind="lax"), "stratonovich", "additive", 1.5),
-    "shark": Method(diffrax.ShARK(scan_kind="lax"), "stratonovich", "additive", 1.5),
+    "euler_maruyama": Method(diffrax.Euler(), "ito", 1.0, 0.5, 0.5, 1.0),
+    "ito_milstein": Method(diffrax.ItoMilstein(), "ito", 1.0, 1.0, None, 1.0),
+    "euler_heun": Method(diffrax.EulerHeun(), "stratonovich", 1.0, 1.0, 0.5, 1.0),
+    "heun": Method(diffrax.Heun(scan_kind="lax"), "stratonovich", 1.0, 1.0, 0.5, 1.0),
+    "midpoint": Method(diffrax.Midpoint(scan_kind="lax"), "stratonovich", 1.0, 1.0, 0.5, 1.0),
+    "stratonovich_milstein": Method(diffrax.StratonovichMilstein(), "stratonovich", 1.0, 1.0, None, 1.0),
+    "slow_rk": Method(diffrax.SlowRK(scan_kind="lax"), "stratonovich", 1.5, 1.5, None, 2.0),
+    "spark": Method(diffrax.SPaRK(scan_kind="lax"), "stratonovich", 1.5, 1.0, 0.5, 1.0),
+    "general_shark": Method(diffrax.GeneralShARK(scan_kind="lax"), "stratonovich", 1.5, 1.0, 0.5, 1.0),
+    "sea": Method(diffrax.SEA(scan_kind="lax"), "stratonovich", 1.0, None, None, 1.0),
+    "sra1": Method(diffrax.SRA1(scan_kind="lax"), "stratonovich", 1.5, None, None, 2.0),
+    "shark": Method(diffrax.ShARK(scan_kind="lax"), "stratonovich", 1.5, None, None, 2.0),
 }
-"""The methods by name. Those of order 0.5 have order 1 where the noise commutes, but for euler_maruyama, which has it where the noise is
-additive. The work of ito_milstein grows with the cube of the number of components."""
+"""The methods by name. The work of ito_milstein grows with the cube of the number of components."""
 # scan_kind: diffrax's own default for the loop over the stages of a step has derivatives in reverse mode only.
+
+USUAL = {
+    "additive": "shark",
+    "commutative ito": "ito_milstein",
+    "commutative stratonovich": "slow_rk",
+    "general ito": "euler_maruyama",
+    "general stratonovich": "general_shark",
+}
+"""What `method="auto"` takes: the highest strong order."""
 
 CALCULI = ("ito", "stratonovich")
 """How the stochastic integral is read: at the start of each step, or at its middle."""
 
-NOISES = ("diagonal", "scalar", "additive", "general")
+NOISES = ("diagonal", "scalar", "additive", "commutative", "general")
 """What the diffusion may be."""
 
-MODES = ("auto", "forward", "checkpointed", "direct")
+MODES = ("forward", "checkpointed", "direct")
 """The adjoints. A stochastic equation is not solved backward."""
-
-DEPTH, RESOLVED = 24, 20
-"""A part of the Brownian path is halved 24 times: the path at t resolves t / 2**20, and a solve takes 2**20 steps at most."""
-
-PARTS_BELOW_1 = 16
-"""Parts between powers of 16 below time 1; before 16**-16 it is one part."""
 
 
 def solve(
@@ -141,7 +150,7 @@ def solve(
     _check_choice("calculus", calculus, CALCULI)
     _check_choice("noise", noise, NOISES)
     _check_choice("method", method, ("auto", *METHODS))
-    _check_choice("adjoint", adjoint, MODES)
+    _check_choice("adjoint", current_adjoint() if adjoint == "auto" else adjoint, ("auto", *MODES))
     key = _checked_key(key)
     _check_times(t0, t1, ts)
     y0, args = _as_arrays(y0), _as_arrays(args)
@@ -150,7 +159,7 @@ def solve(
     y0, _ = _promoted(drift, steps.start, y0, args, "drift")
     columns = _columns(jax.eval_shape(diffusion, steps.start, y0, args), y0, noise)
     additive = not _depends_on_state(diffusion, steps.start, y0, args)
-    scheme = METHODS[_chosen(method, calculus, noise, additive)].solver
+    scheme = METHODS[_chosen(method, calculus, noise, additive)].scheme
 
     state, unravel = ravel_pytree(y0)
     of_time = jnp.asarray(steps.size, state.dtype)
@@ -167,7 +176,7 @@ def solve(
         flat = jnp.sqrt(of_time) * jnp.concatenate(rows).astype(y.dtype)
         return flat if columns else flat[:, 0]
 
-    path = _BrownianPath(key, steps.size, columns or state.size, state.dtype)
+    path = BrownianPath(key, steps.size, columns or state.size, state.dtype)
     terms: Any = diffrax.MultiTerm(diffrax.ODETerm(flat_drift), _Noise(flat_diffusion, path))
     sound = _sound(y0, args, steps.start, steps.times)
     reached = jnp.where(sound & steps.possible, steps.reached, 0)
@@ -219,91 +228,10 @@ def brownian_path(key: Any, ts: Any, *, t0: Any = 0.0, shape: tuple[int, ...] = 
     >>> bool(jnp.allclose(driven.y, brownian_path(key, 1.0)))
     True
     """
-    path = _BrownianPath(_checked_key(key), 1.0, math.prod(shape), jnp.result_type(float))
+    path = BrownianPath(_checked_key(key), 1.0, math.prod(shape), jnp.result_type(float))
     since = jnp.asarray(ts, float) - jnp.asarray(t0, float)
     values: jax.Array = jax.vmap(path.evaluate)(since.ravel())
     return values.reshape(*since.shape, *shape)
-
-
-class _BrownianPath(diffrax.AbstractBrownianPath[Any]):
-    """A Brownian motion in `size` dimensions from time 0 on, with its space-time Lévy area, in units of one step.
-
-    A virtual Brownian tree needs an interval, and another interval with the same key gives another path. Here there is one tree for
-    each interval between two powers of 16, with a key of its own, so that the path depends on no end; and by Brownian scaling it has
-    the same resolution, relative to the time, on every scale.
-    """
-
-    key: jax.Array
-    step: jax.Array
-    size: int = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
-    t0: Any = eqx.field(static=True)  # type: ignore[misc]
-    t1: Any = eqx.field(static=True)  # type: ignore[misc]
-    levy_area: Any = eqx.field(static=True)
-
-    def __init__(self, key: jax.Array, step: Any, size: int, dtype: Any) -> None:
-        self.key, self.step, self.size, self.dtype = key, jnp.asarray(step, jnp.result_type(float)), size, dtype
-        self.t0, self.t1, self.levy_area = 0.0, math.inf, diffrax.SpaceTimeLevyArea
-
-    def evaluate(self, t0: Any, t1: Any = None, left: bool = True, use_levy: bool = False) -> Any:
-        """The increment from `t0` to `t1`, or from 0 to `t0`, with `use_levy` beside its Lévy area."""
-        del left
-        if t1 is None:
-            t0, t1 = jnp.zeros_like(t0), t0
-        t0, t1 = (eqxi.nondifferentiable(t * self.step, name="time") for t in (t0, t1))
-        (first, since), (last, until) = _part(t0), _part(t1)
-        zero = jnp.zeros(self.size, self.dtype)
-
-        # W and J, the integral of W, counted from where the first part begins: at t0, at the end of each part passed, and at t1.
-        def onward(carry: Any) -> Any:
-            i, w0, j0, w, j = carry
-            part = first + jnp.maximum(i, 0)
-            length = jnp.where(i < 0, since, jnp.where(part < last, _extent(part, t0.dtype)[1], until))
-            w_in, j_in = self._inside(part, length)
-            at_start = i < 0
-            w0, j0 = jnp.where(at_start, w_in, w0), jnp.where(at_start, j_in, j0)
-            w, j = jnp.where(at_start, w, w + w_in), jnp.where(at_start, j, j + length.astype(self.dtype) * w + j_in)
-            return i + 1, w0, j0, w, j
-
-        begin = (jnp.full((), -1, jnp.int32), zero, zero, zero, zero)
-        _, w0, j0, w, j = jax.lax.while_loop(lambda carry: carry[0] <= last - first, onward, begin)
-        increment = w - w0
-        unit = jnp.sqrt(self.step).astype(self.dtype)
-        if not use_levy:
-            return increment / unit
-        dt = (t1 - t0).astype(self.dtype)
-        # The area of an interval that is lost in the rounding of its ends is taken as its mean, 0.
-        seen = dt > float(np.finfo(self.dtype).eps) ** (2 / 3) * t1.astype(self.dtype)
-        area = jnp.where(seen, (j - j0 - dt * w0) / jnp.where(seen, dt, 1) - increment / 2, 0)
-        return diffrax.SpaceTimeLevyArea(dt=dt / self.step.astype(self.dtype), W=increment / unit, H=area / unit)
-
-    def _inside(self, part: jax.Array, since: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """W and its integral over the time since the start of a part, counted from there."""
-        tree = diffrax.VirtualBrownianTree(
-            t0=0.0,
-            t1=1.0,
-            tol=2.0**-DEPTH,
-            shape=jax.ShapeDtypeStruct((self.size,), self.dtype),
-            key=jax.random.fold_in(self.key, part),
-            levy_area=diffrax.SpaceTimeLevyArea,
-        )
-        _, length = _extent(part, since.dtype)
-        found: Any = tree.evaluate(jnp.minimum(since / length, 1.0), use_levy=True)
-        scale = jnp.sqrt(length).astype(self.dtype)
-        return scale * found.W, since.astype(self.dtype) * scale * (found.W / 2 + found.H)
-
-
-def _part(t: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The part of the Brownian path that holds a time, and the time since it began."""
-    _, exponent = jnp.frexp(t)
-    part = jnp.where(t > 0, jnp.maximum((exponent - 1) // 4 + PARTS_BELOW_1 + 1, 0), 0)
-    return part, t - _extent(part, t.dtype)[0]
-
-
-def _extent(part: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Start and length of a part of the Brownian path."""
-    start = jnp.ldexp(jnp.ones((), dtype), 4 * (jnp.maximum(part, 1) - 1 - PARTS_BELOW_1))
-    return jnp.where(part > 0, start, 0), jnp.where(part > 0, 15 * start, start)
 
 
 class _Noise(diffrax.ControlTerm):  # type: ignore[type-arg]
@@ -374,30 +302,25 @@ def _chosen(method: str, calculus: str, noise: str, additive: bool) -> str:
     """
     if noise == "additive" and not additive:
         raise ValueError(
-            "`noise` must be diagonal, scalar or general where the diffusion depends on the state, but is 'additive'. "
+            "`noise` must be diagonal, scalar, commutative or general where the diffusion depends on the state, but is 'additive'. "
             "Write noise: diagonal, say."
         )
-    general = noise == "general"
-    ito = "euler_maruyama" if general else "ito_milstein"
-    usual = "shark" if additive else ito if calculus == "ito" else "general_shark" if general else "slow_rk"
-    if method == "auto" or additive:  # with additive noise both calculi mean the same, and it commutes
-        return usual if method == "auto" else method
-    needed, converges_to = METHODS[method].noise, METHODS[method].calculus
-    if needed == "additive":
+    kind = "additive" if additive else "general" if noise == "general" else "commutative"
+    usual = USUAL[kind] if additive else USUAL[f"{kind} {calculus}"]
+    if method == "auto":
+        return usual
+    if not additive and METHODS[method].calculus != calculus:  # with additive noise both calculi mean the same
+        other = METHODS[method].calculus
+        sign = "-" if other == "stratonovich" else "+"
         raise ValueError(
-            f"`method` must not be {method} where the diffusion depends on the state: it is for additive noise. "
-            f"Write method: {usual}."
+            f"`method` must converge to the process of calculus {calculus!r}, but {method} converges to that of {other!r}. "
+            f"Write method: {usual}, or calculus: {other} with the drift f {sign} (dg/dy) g / 2."
         )
-    if converges_to != calculus:
-        sign = "-" if converges_to == "stratonovich" else "+"
+    if getattr(METHODS[method], kind) is None:
+        needed = "additive" if METHODS[method].commutative is None else "commutative"
+        where = "the diffusion depends on the state" if needed == "additive" else "the noise need not commute"
         raise ValueError(
-            f"`method` must converge to the process of calculus {calculus!r}, but {method} converges to that of {converges_to!r}. "
-            f"Write method: {usual}, or calculus: {converges_to} with the drift f {sign} (dg/dy) g / 2."
-        )
-    if needed == "commutative" and general:
-        raise ValueError(
-            f"`method` must not be {method} with noise 'general', which need not commute: it would lack the Lévy areas. "
-            f"Write method: {usual}, or noise: scalar if there is one Brownian motion."
+            f"`method` must not be {method} where {where}: it is for {needed} noise. Write method: {usual}."
         )
     return method
 
@@ -430,17 +353,18 @@ def _columns(slope: Any, y0: Any, noise: str) -> int | None:
             "`y0` and `diffusion` must be real, but are complex. Split them into real and imaginary parts."
         )
     alike = _structure(slope) == _structure(y0)
-    if alike and noise != "general" and all(g.shape == y.shape for g, y in pairs):
+    if alike and noise not in ("commutative", "general") and all(g.shape == y.shape for g, y in pairs):
         return 1 if noise == "scalar" else None
     last = {g.shape[-1] for g, _ in pairs if g.ndim}
     if (
         alike
-        and noise in ("general", "additive")
+        and noise in ("commutative", "general", "additive")
         and len(last) == 1
         and all(g.shape == (*y.shape, *last) for g, y in pairs)
     ):
         return int(last.pop())
-    wanted = "with one more axis, last, over the Brownian motions" if noise == "general" else "with its shapes"
+    matrix = noise in ("commutative", "general")
+    wanted = "with one more axis, last, over the Brownian motions" if matrix else "with its shapes"
     hint = " With a matrix write noise: general." if noise == "diagonal" else ""
     hint = " It returned None: is a `return` missing?" if slope is None else hint
     raise ValueError(
