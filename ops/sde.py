@@ -2,11 +2,17 @@
 
 `solve` follows one path; `jax.vmap` over keys makes an ensemble. The Brownian path depends on nothing but the key: not on the method,
 the step size, the end time or the times at which the state is saved. Two step sizes follow the same path, so that strong convergence
-can be measured, and a derivative by a parameter is that of the path (pathwise, at fixed noise).
+can be measured, and a derivative by a parameter is that of the path (pathwise, at fixed noise). The mean of pathwise derivatives is the
+derivative of the mean where the output is continuous in the parameter: for a call option, but not for a digital one.
+
+What there is not: adaptive steps. A step that is rejected because of the noise in it, and drawn anew, selects among the paths, and several
+methods here then converge to another process, or to none (J. G. Gaines and T. J. Lyons, SIAM J. Appl. Math. 57, 1455 (1997)); halve the step
+and compare along the same path instead. Nor are there derivatives by time, step size or noise, events, jumps of forcings as ends of
+steps, complex states, implicit methods for stiff drifts, or a solve backward in time (adjoint backsolve).
 
 Sources: P. E. Kloeden and E. Platen, "Numerical Solution of Stochastic Differential Equations", Springer (1992), for the two calculi and
-the orders; A. Jelincic, J. Foster and P. Kidger, arXiv:2405.06464, for the Brownian tree; J. Foster, G. dos Reis and C. Strange,
-arXiv:2210.17543, for slow_rk, sea and shark.
+the orders; J. Foster, G. dos Reis and C. Strange, arXiv:2210.17543, for slow_rk, sea and shark; A. Rössler, SIAM J. Numer. Anal. 48, 922
+(2010), for sra1; J. Foster, arXiv:2311.14201, for spark.
 """
 
 from __future__ import annotations
@@ -72,7 +78,7 @@ METHODS: dict[str, Method] = {
     "sra1": Method(diffrax.SRA1(scan_kind="lax"), "stratonovich", 1.5, None, None, 2.0),
     "shark": Method(diffrax.ShARK(scan_kind="lax"), "stratonovich", 1.5, None, None, 2.0),
 }
-"""The methods by name. The work of ito_milstein grows with the cube of the number of components."""
+"""The methods by name."""
 # scan_kind: diffrax's own default for the loop over the stages of a step has derivatives in reverse mode only.
 
 USUAL = {
@@ -121,19 +127,21 @@ def solve(
         diffusion: of the same; what it returns is said by `noise`.
         y0: initial state, any pytree of real arrays.
         args: any pytree, handed to both.
-        key: a PRNG key: the path. Another solve with the same key, from whatever `t0`, meets the same noise.
+        key: a PRNG key: the path. Another solve with the same key meets the same noise, counted from its own `t0`: go on from where
+            a path ended with another key.
         step: the size of the steps. It and the times have no derivatives, since a Brownian path has none.
         t0: start time.
         t1: end time; gives the final state.
         ts: times at which the state is returned, in ascending order; gives leaves with a leading time axis.
-        method: a name of `METHODS`. auto: shark for additive noise; else, with calculus ito, ito_milstein, or euler_maruyama if the
-            noise is general; with stratonovich, slow_rk, or general_shark if the noise is general.
+        method: a name of `METHODS`; auto takes the one with the highest strong order, see `USUAL`. For many components with noise
+            that is not additive, write euler_maruyama: ito_milstein is the default, and its work grows with their cube.
         calculus: ito or stratonovich, how the equation is meant. They differ unless the noise is additive, and a method that would
             converge to the other one's process is refused.
-        noise: diagonal: `diffusion` returns the state's structure, and each component has a Brownian motion of its own; it commutes,
-            and methods that need that have their order, if each depends on its own component only. scalar: the same, with one
-            Brownian motion for all. general: each leaf has one more axis, last, over Brownian motions that all leaves share.
-            additive: as diagonal or as general, and independent of the state, which is checked.
+        noise: diagonal: `diffusion` returns the state's structure, and each component has a Brownian motion of its own, and must
+            depend on no other component for the orders to hold. scalar: the same, with one Brownian motion for all. general: each
+            leaf has one more axis, last, over Brownian motions that all leaves share. commutative: as general, where
+            (dg_j/dy) g_k = (dg_k/dy) g_j for all columns, which is taken on trust. additive: as diagonal or as general, and
+            independent of the state, which is checked; what is seen to be independent counts as additive by any name.
         adjoint: auto, forward, checkpointed or direct, as in `ops.ode.Solver`.
         checkpoints: as in `ops.ode.Solver`.
 
