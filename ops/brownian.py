@@ -74,19 +74,39 @@ class BrownianPath(diffrax.AbstractBrownianPath[Any]):
         return diffrax.SpaceTimeLevyArea(dt=dt / self.step.astype(self.dtype), W=increment / unit, H=area / unit)
 
     def _inside(self, part: jax.Array, since: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """W and its integral over the time since the start of a part, counted from there; of the whole part without halving it."""
-        tree = diffrax.VirtualBrownianTree(
-            t0=0.0,
-            t1=1.0,
-            tol=jnp.where(whole, 1.0, 2.0**-DEPTH),
-            shape=jax.ShapeDtypeStruct((self.size,), self.dtype),
-            key=jax.random.fold_in(self.key, part),
-            levy_area=diffrax.SpaceTimeLevyArea,
-        )
+        """W and its integral over the time since the start of a part, counted from there; of a whole part without halving it.
+
+        Of a part of length 1, the increment w and the area h give those of its left piece, which is q of it, with two normal numbers
+        more; the right piece has the rest. The sums w0 and j0 move on past each left piece before t, the last of which ends there.
+        """
         _, length = _extent(part, since.dtype)
-        found: Any = tree.evaluate(jnp.minimum(since / length, 1.0), use_levy=True)
+        t = jnp.minimum(since / length, 1.0)
+        key = jax.random.fold_in(self.key, part)
+        last = jnp.where(whole, 1, DEPTH + 1)
+
+        def deeper(carry: Any) -> Any:
+            level, node, s, w0, j0, w, h = carry
+            x, y = jax.random.normal(jax.random.fold_in(key, node), (2, self.size), self.dtype)
+            size = jnp.ldexp(jnp.ones_like(t), 1 - level)
+            middle = jnp.where(level < last, s + size / 2, t)
+            q, dt = ((middle - s) / size).astype(self.dtype), size.astype(self.dtype)
+            d = jnp.sqrt(q**3 + (1 - q) ** 3)
+            scatter = jnp.sqrt(q * (1 - q))
+            w_left = q * w + 6 * scatter**2 * h + jnp.sqrt(dt) * scatter * d * x
+            qh_left = q**3 * h - jnp.sqrt(dt) * scatter * (q**3 * x - scatter**2 / math.sqrt(3) * y) / (2 * d)
+            right = (t >= middle) & (level > 0)
+            j0 = jnp.where(right, j0 + dt * (q * (w0 + w_left / 2) + qh_left), j0)
+            w0 = jnp.where(right, w0 + w_left, w0)
+            h = jnp.where(right, w / 2 + 2 * (h - qh_left) - w_left, 2 * qh_left)  # q is a half wherever this is used
+            w = jnp.where(right, w - w_left, w_left)
+            w, h = jnp.where(level > 0, w, x), jnp.where(level > 0, h, y / math.sqrt(12))
+            return level + 1, jnp.maximum(2 * node + right, 1), jnp.where(right, middle, s), w0, j0, w, h
+
+        zero, first = jnp.zeros(self.size, self.dtype), jnp.zeros((), jnp.int32)
+        begin = (first, first, jnp.zeros_like(t), zero, zero, zero, zero)
+        *_, w0, j0, _, _ = jax.lax.while_loop(lambda carry: carry[0] <= last, deeper, begin)
         scale = jnp.sqrt(length).astype(self.dtype)
-        return scale * found.W, since.astype(self.dtype) * scale * (found.W / 2 + found.H)
+        return scale * w0, length.astype(self.dtype) * scale * j0
 
 
 def _part(t: jax.Array) -> tuple[jax.Array, jax.Array]:

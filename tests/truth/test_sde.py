@@ -55,7 +55,7 @@ def proportional(t: Any, y: Any, args: Any) -> Any:
 def test_the_path_is_brownian_on_every_scale() -> None:
     """Cov(W(s), W(t)) = min(s, t), from 1e-6 to 1e6 and across the parts of which the path is made."""
     times = np.array([1e-6, 0.3, 0.7, 1.0, 1.5, 40.0, 1e6])
-    w = np.asarray(jax.jit(jax.vmap(lambda key: brownian_path(key, times)))(keys(2000)))
+    w = np.asarray(jax.jit(jax.vmap(lambda key: brownian_path(key, times)))(keys(4000)))
     scaled = w / np.sqrt(times)
     for i, s in enumerate(times):
         assert within(scaled[:, i], 0.0)
@@ -65,25 +65,32 @@ def test_the_path_is_brownian_on_every_scale() -> None:
 
 
 def test_increments_add_up_and_areas_have_their_law() -> None:
-    """H ~ N(0, dt / 12), independent of W; over [a, c] both follow from [a, b] and [b, c] (Chen's relation)."""
+    """H ~ N(0, dt / 12), independent of W; over [a, c] both follow from [a, b] and [b, c] (Chen's relation).
 
-    def pieces(key: Any) -> Any:
+    Across two parts of the path, and where the path is halved no more.
+    """
+
+    @jax.jit
+    @jax.vmap
+    def pieces(key: Any, dt: Any) -> Any:
         path = BrownianPath(key, 1.0, 1, jnp.dtype(float))
-        ends = jnp.array([[0.6, 0.9], [0.9, 1.4], [0.6, 1.4]])
-        found: Any = jax.lax.map(lambda end: path.evaluate(end[0], end[1], use_levy=True), ends)
-        return found.W[:, 0], found.H[:, 0]
+        a, b, c = 0.6, 0.6 + dt[0], 0.6 + dt[0] + dt[1]
+        pairs = jnp.array([[a, b], [b, c], [a, c]])
+        found: Any = jax.lax.map(lambda ends: path.evaluate(ends[0], ends[1], use_levy=True), pairs)
+        return found.W[:, 0] / jnp.sqrt(dt.sum()), found.H[:, 0] / jnp.sqrt(dt.sum())
 
-    w, h = map(np.asarray, jax.jit(jax.vmap(pieces))(keys(2000)))
-    np.testing.assert_allclose(w[:, 2], w[:, 0] + w[:, 1], atol=1e-12)
-    area = 0.3 * (w[:, 0] / 2 + h[:, 0]) + 0.5 * (w[:, 0] + w[:, 1] / 2 + h[:, 1])
-    np.testing.assert_allclose(0.8 * (w[:, 2] / 2 + h[:, 2]), area, atol=1e-12)
-    for i, dt in enumerate([0.3, 0.5, 0.8]):
-        assert within(h[:, i], 0.0)
-        assert within(h[:, i] ** 2, dt / 12)
-        assert within(w[:, i] ** 2, dt)
-        assert within(h[:, i] * w[:, i], 0.0)
-    assert within(w[:, 0] * w[:, 1], 0.0)
-    assert within(h[:, 0] * h[:, 1], 0.0)
+    for first, second in [(0.3, 0.5), (1.2e-7, 0.8e-7)]:
+        w, h = map(np.asarray, pieces(keys(4000), np.broadcast_to([first, second], (4000, 2))))
+        r, s = first / (first + second), second / (first + second)
+        np.testing.assert_allclose(w[:, 2], w[:, 0] + w[:, 1], atol=1e-12)
+        area = r * (w[:, 0] / 2 + h[:, 0]) + s * (w[:, 0] + w[:, 1] / 2 + h[:, 1])
+        np.testing.assert_allclose(w[:, 2] / 2 + h[:, 2], area, atol=1e-6)
+        for i, dt in enumerate([r, s, 1.0]):
+            assert within(w[:, i] ** 2, dt)
+            assert within(h[:, i] ** 2, dt / 12)
+            assert within(h[:, i] * w[:, i], 0.0)
+        for x, y in [(w, w), (w, h), (h, w), (h, h)]:
+            assert within(x[:, 0] * y[:, 1], 0.0)
 
 
 def test_a_path_depends_on_its_key_alone() -> None:
@@ -95,9 +102,10 @@ def test_a_path_depends_on_its_key_alone() -> None:
 
     several = keys(3)
     saved = np.asarray(jax.jit(jax.vmap(lambda key: at(key, ts=[0.0, 0.3, 1.0, 1.6])))(several))
-    for t, column in zip([0.3, 1.6], saved[:, [1, 3]].T, strict=True):
-        np.testing.assert_allclose(jax.jit(jax.vmap(lambda key, t=t: at(key, t1=t)))(several), column, rtol=1e-13)
-    np.testing.assert_allclose(at(several[1], t1=1.0), saved[1, 2], rtol=1e-13)
+    ended = jax.jit(lambda key, t: at(key, t1=t))  # the end unknown while it is traced, one path at a time
+    for i, t in enumerate([0.3, 1.0, 1.6], 1):
+        np.testing.assert_allclose([ended(key, t) for key in several], saved[:, i], rtol=1e-13)
+    np.testing.assert_allclose(jax.jit(lambda key: at(key, t1=1.0))(several[1]), saved[1, 2], rtol=1e-13)
     assert (saved[:, 0] == 1).all()
     assert len(set(saved[:, 3])) == 3
 
@@ -110,7 +118,7 @@ MODEL = """\
         return solve(lambda t, y, a: -y, lambda t, y, a: 0.3, start, key=key, t1=1.0, step=0.05)
 """
 CONFIG = """\
-    defaults: [engine, _self_]
+    defaults: [engine, {scheduler: threads}, _self_]
     name: walk
     seed: 7
     parameters: {start: 1.0}
@@ -123,13 +131,16 @@ CONFIG = """\
 def test_an_ensemble_depends_on_no_chunk_and_may_grow(project: Project) -> None:
     """SciML/DiffEqNoiseProcess.jl#123: sample i is the same for every chunk and scheduler, and when 4 paths become 8."""
     project.model(MODEL).yaml(CONFIG)
-    first = project.run(store="first.zarr").y.values
+
+    def paths(chunk: int, scheduler: str, *more: str) -> Any:
+        chosen = [f"execution.chunk={chunk}", f"scheduler={scheduler}", *more]
+        return project.run(*chosen, store=f"{'-'.join(chosen)}.zarr").y.values
+
+    first = paths(4, "threads")
     assert len(set(first)) == 4
-    for chunk in (1, 2, 4):
-        for scheduler in ("threads", "synchronous"):
-            one = [f"execution.chunk={chunk}", f"scheduler={scheduler}"]
-            np.testing.assert_allclose(project.run(*one, store=f"{chunk}{scheduler}.zarr").y.values, first, rtol=1e-12)
-    grown = project.run("sweep.replicates=8", "execution.chunk=2", store="grown.zarr").y.values
+    for chunk, scheduler in [(1, "threads"), (1, "synchronous"), (2, "synchronous")]:
+        np.testing.assert_allclose(paths(chunk, scheduler), first, rtol=1e-12)
+    grown = paths(4, "synchronous", "sweep.replicates=8")
     np.testing.assert_allclose(grown[:4], first, rtol=1e-12)
     assert len(set(grown)) == 8
 
@@ -246,7 +257,10 @@ def test_a_call_is_worth_what_black_and_scholes_say(shares: Any) -> None:
 
 
 def test_the_velocity_s_autocovariance_and_derivatives(tmp_path: Path) -> None:
-    """dv/dsigma = (v - mean) / sigma on every path; E dv/dgamma = -t mean."""
+    """The noise's part of every path is proportional to sigma, so that dv/dsigma = (v - mean) / sigma.
+
+    The mean falls by 1 - gamma h + (gamma h)^2 / 2 in each step of the method, exp(-gamma h) to its order, and so does its derivative.
+    """
     ds = shipped(tmp_path, "ornstein_uhlenbeck")
     t = ds.time.values
     for gamma in ds.gamma.values:
@@ -256,13 +270,16 @@ def test_the_velocity_s_autocovariance_and_derivatives(tmp_path: Path) -> None:
         for i in (2, 5, 15):
             assert within(v[:, i], mean[i])
             assert within(products(v[:, i], v[:, i]), variance[i])
-            assert within(ds["dv.gamma"].sel(gamma=gamma).values[:, i], -t[i] * mean[i])
         assert within(products(v[:, 2], v[:, 5]), np.exp(-gamma * (t[5] - t[2])) * variance[2])
         assert within(products(v[:, 12], v[:, 15]), np.exp(-gamma * 0.6) * 0.18 / gamma)
         still = ds["dv.sigma"].sel(gamma=gamma).values
         drift = v - 0.6 * still  # the path without noise
         np.testing.assert_allclose(drift, np.broadcast_to(drift[0], drift.shape), atol=1e-12)
-        np.testing.assert_allclose(drift[0], mean, atol=0.01)
+        n, factor = t / 0.05, 1 - gamma * 0.05 + (gamma * 0.05) ** 2 / 2
+        np.testing.assert_allclose(drift[0], 2 * factor**n, atol=1e-12)
+        np.testing.assert_allclose(drift[0], mean, atol=0.02)
+        by_gamma = 2 * n * factor ** (n - 1) * (gamma * 0.05**2 - 0.05)
+        assert all(within(ds["dv.gamma"].sel(gamma=gamma).values[:, i], by_gamma[i]) for i in (2, 5, 15))
 
 
 def test_calculi_differ_by_the_drift_between_them() -> None:
@@ -282,24 +299,34 @@ def test_calculi_differ_by_the_drift_between_them() -> None:
 
 def test_noise_of_every_shape() -> None:
     """The same equation, two components with one noise each, written as diagonal, as a matrix and as a dictionary."""
-    key = keys(1)[0]
-    s = jnp.array([0.3, 0.2])
-    settings: Any = {"key": key, "t1": 1.0, "step": 0.25, "calculus": "stratonovich", "method": "euler_heun"}
-    y0 = jnp.array([1.0, 2.0])
-    diagonal = solve(decay, lambda t, y, a: s * y, y0, (1.0,), **settings)
-    matrix = solve(decay, lambda t, y, a: jnp.diag(s * y), y0, (1.0,), noise="general", **settings)
-    parts = solve(
-        lambda t, y, a: {"a": -y["a"], "b": -y["b"]},
-        lambda t, y, a: {"a": 0.3 * y["a"], "b": 0.2 * y["b"]},
-        {"a": 1.0, "b": 2.0},
-        **settings,
-    )
-    np.testing.assert_allclose(diagonal.y, matrix.y, rtol=1e-13)
-    np.testing.assert_allclose(diagonal.y, [parts.y["a"], parts.y["b"]], rtol=1e-13)
-    one = solve(decay, lambda t, y, a: s * y, y0, (1.0,), noise="scalar", **settings)
-    column = solve(decay, lambda t, y, a: (s * y)[:, None], y0, (1.0,), noise="commutative", **settings)
-    np.testing.assert_allclose(one.y, column.y, rtol=1e-13)
-    assert float(one.y[0]) == pytest.approx(float(solve(decay, lambda t, y, a: 0.3 * y, 1.0, (1.0,), **settings).y))
+    s, y0 = jnp.array([0.3, 0.2]), jnp.array([1.0, 2.0])
+
+    @jax.jit
+    def ends(key: Any) -> Any:
+        same: Any = {"args": (1.0,), "key": key, "t1": 1.0, "step": 0.25, "calculus": "stratonovich", "method": "euler_heun"}
+        parts = solve(
+            lambda t, y, a: {"a": -y["a"], "b": -y["b"]},
+            lambda t, y, a: {"a": 0.3 * y["a"], "b": 0.2 * y["b"]},
+            {"a": 1.0, "b": 2.0},
+            **same,
+        )
+        found = (
+            solve(decay, lambda t, y, a: s * y, y0, **same).y,
+            solve(decay, lambda t, y, a: jnp.diag(s * y), y0, noise="general", **same).y,
+            [parts.y["a"], parts.y["b"]],
+        )
+        one = (
+            solve(decay, lambda t, y, a: s * y, y0, noise="scalar", **same).y,
+            solve(decay, lambda t, y, a: (s * y)[:, None], y0, noise="commutative", **same).y,
+        )
+        return found, one, solve(decay, lambda t, y, a: 0.3 * y, 1.0, **same).y
+
+    (diagonal, matrix, parts), (scalar, column), single = ends(keys(1)[0])
+    np.testing.assert_allclose(matrix, diagonal, rtol=1e-13)
+    np.testing.assert_allclose(parts, diagonal, rtol=1e-13)
+    np.testing.assert_allclose(column, scalar, rtol=1e-13)
+    np.testing.assert_allclose(single, scalar[0], rtol=1e-13)
+    assert abs(scalar[1] - diagonal[1]) > 1e-3
 
 
 # Derivatives
@@ -338,7 +365,7 @@ def test_derivatives_converge_to_those_of_the_exact_path() -> None:
     w = np.asarray(jax.jit(jax.vmap(lambda key: brownian_path(key, 1.0)))(several))
     x = np.exp(0.5 - 0.08 + 0.4 * w)
     error = np.sqrt(((found - np.stack([x, (w - 0.4) * x], -1)) ** 2).mean(1))
-    assert (error[0] < 0.2).all()
+    assert (error[0] < 0.3).all()
     for column in error.T:
         assert abs(-np.polyfit([3, 4, 5], np.log2(column), 1)[0] - 1) < 0.2
 
