@@ -420,7 +420,9 @@ def _stacking(vector_field: VectorField) -> VectorField:
     return field
 
 
-def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> tuple[Any, Any]:
+def _promoted(
+    vector_field: VectorField, t0: jax.Array, y0: Any, args: Any, name: str = "vector_field"
+) -> tuple[Any, Any]:
     """The initial state in the dtype of its own derivative, and the vector field as it was traced to find that.
 
     Raises:
@@ -433,17 +435,17 @@ def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> t
     if _structure(y0) != _structure(slope):
         hint = " It returned None: is a `return` missing?" if slope is None else ""
         raise ValueError(
-            f"`vector_field` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}"
+            f"`{name}` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}"
         )
 
     def promote(leaf: Any, rate: Any) -> Any:
         if leaf.shape != rate.shape:
             raise ValueError(
-                f"`vector_field` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}."
+                f"`{name}` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}."
             )
         if jnp.issubdtype(rate.dtype, jnp.complexfloating) and not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
-                "`y0` must be complex, but is real, and the vector field returns complex values. Write y0 * (1 + 0j)."
+                f"`y0` must be complex, but is real, and {name} returns complex values. Write y0 * (1 + 0j)."
             )
         return leaf.astype(jnp.result_type(leaf.dtype, rate.dtype))
 
