@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts, nearest
 from ops.probe import alone, same, with_tangent
-from ops.steps import Jumps, controller
+from ops.steps import AdaptiveSteps, Between, EvenSteps, Jumps
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
@@ -96,8 +96,8 @@ def solve(
             `max_steps + 1` times, of which the first `length` hold a state and the others are NaN.
         solver: a `Solver`, the name of a method, or a diffrax solver.
         jumps: times at which the vector field is discontinuous, beside those of forcings: no step crosses them, and the solution
-            may be differentiated by them. `()` says that there are none. Of several at one time, by declaration or by forcings
-            that are not in `args`, the derivatives are by the first.
+            may be differentiated by them. `()` says that there are none. Of several declared at one time the derivatives are by
+            the first; forcings have their own.
         event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
             sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
         dense: whether to keep every step, for `interpolation`. This and "steps" take the memory of `max_steps` states.
@@ -126,15 +126,22 @@ def solve(
     times = None if ts is None or every_step else jnp.asarray(ts, time_dtype)
     end = jnp.asarray(t1, time_dtype) if times is None or t1 is not None else times[-1]
     span = t0, _last(ts if t1 is None else t1)
-    driven = find_jumps(args, (), start, end, span)
+    driven = find_jumps(args, (), (), start, end, span)
     y0, traced = _promoted(vector_field, start, y0, driven.args)
-    if others := _other_jumps(traced, start, y0, jumps):
-        driven = find_jumps(args, others, start, end, span)
+    inner = _inner_jumps(traced, start, y0, jumps)
+    declared = jnp.asarray(() if jumps is None else jumps, time_dtype)
+    if inner or declared.size:
+        driven = find_jumps(args, inner, declared, start, end, span)
+        vector_field = vector_field.each(driven.field)
     _check_precision(chosen, y0, span)
-    args, vector_field, between = driven.args, vector_field.each(driven.field), driven.jumps
+    args, between = driven.args, driven.jumps
     if backsolves:
         _check_backsolve(vector_field, ts, event, dense)
-        between = None if between is None else Jumps(_still("jumps", between.times), between.margin)
+        if between is not None:
+            raise ValueError(
+                "`jumps` must be left out with adjoint backsolve, which integrates backwards over none, but the vector field has some. "
+                "Write adjoint: checkpointed."
+            )
         start, end, times = _not_differentiated(start, end, times)
         vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end, times)
@@ -150,7 +157,7 @@ def solve(
     asked = None if times is None else jnp.where(sound, times, start)
     found = diffrax.diffeqsolve(
         probed.field.terms(),
-        chosen.scheme,
+        chosen.scheme if between is None else Between(chosen.scheme, between),
         start,
         last,
         _first_step(chosen, start, end),
@@ -200,8 +207,8 @@ def solve(
     )
 
 
-def _other_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
-    """The jumps of a traced vector field that are no forcing's in `args`: the declared ones, and those of other forcings.
+def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
+    """The jumps of each forcing that a traced vector field closes over or builds.
 
     Raises:
         ValueError: the jumps of a forcing depend on time or state.
@@ -219,8 +226,7 @@ def _other_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[
             "or write jumps=[...], empty if there is none.",
             stacklevel=3,
         )
-    listed = [] if declared is None else declared if isinstance(declared, Sequence) else [declared]
-    return [*listed, *found.jumps]
+    return found.jumps
 
 
 def _sound(y0: Any, args: Any, start: jax.Array, end: jax.Array, times: jax.Array | None) -> jax.Array:
@@ -434,15 +440,11 @@ def _promoted(
     traced, slope = jax.make_jaxpr(lambda t, y: vector_field(t, y, args), return_shape=True)(t0, y0)
     if _structure(y0) != _structure(slope):
         hint = " It returned None: is a `return` missing?" if slope is None else ""
-        raise ValueError(
-            f"`{name}` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}"
-        )
+        raise ValueError(f"`{name}` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}")
 
     def promote(leaf: Any, rate: Any) -> Any:
         if leaf.shape != rate.shape:
-            raise ValueError(
-                f"`{name}` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}."
-            )
+            raise ValueError(f"`{name}` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}.")
         if jnp.issubdtype(rate.dtype, jnp.complexfloating) and not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
                 f"`y0` must be complex, but is real, and {name} returns complex values. Write y0 * (1 + 0j)."
@@ -520,12 +522,11 @@ def _controller(
 ) -> Any:
     """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event."""
 
-    def adaptive() -> Any:
-        longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-        return guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
-
-    steps = controller(solver.step, jumps, adaptive)
-    return steps if solver.step is None else BoundedSteps(steps, solver.max_abs)
+    if solver.step is not None:
+        return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
+    longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
+    steps = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
+    return steps if jumps is None else AdaptiveSteps(steps, jumps)
 
 
 def _adjoint(solver: Solver) -> Any:
