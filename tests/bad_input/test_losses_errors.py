@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from engine.errors import StageError
 from ops import losses, statistics
 from ops.lyapunov import lyapunov_flow, lyapunov_map
 from tests.project import Project
@@ -141,7 +142,7 @@ def test_a_gap_in_a_config_is_told_before_the_run(project: Project) -> None:
           flat: {_target_: model.flat}
           loss: {_target_: ops.losses.mean_square, _inputs_: {model: flat}, data: [1.0, null, 2.0]}
     """)
-    answer = project.cli("plan", "case.yaml")
-    assert answer.code == 2
-    assert "stages.loss" in answer.err
-    assert "`data` must have no missing values, but data[1] is nan. Write missing='omit'" in answer.err
+    with pytest.raises(StageError) as caught:
+        project.load()
+    assert "stages.loss" in str(caught.value)
+    assert "`data` must have no missing values, but data[1] is nan. Write missing='omit'" in str(caught.value)

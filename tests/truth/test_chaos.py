@@ -16,6 +16,7 @@ def run(folder: Path, name: str, *overrides: str) -> Any:
     return engine.run(REPOSITORY / "conf" / f"{name}.yaml", [f"store.path={folder / name}.zarr", *overrides]).load()
 
 
+@pytest.mark.slow
 def test_driven_pendulum_doubles_its_period(tmp_path: Path) -> None:
     """Baker and Gollub's windows: 1 at 0.9 and 1.35, 2 at 1.07 and 1.45, 4 at 1.47, chaos at 1.15 and 1.5."""
     ds = run(tmp_path, "driven_pendulum")

@@ -56,6 +56,7 @@ def test_hares_and_lynxes_by_finite_differences() -> None:
     assert {row.verdict for row in check_gradients(plan)} == {"ok"}
 
 
+@pytest.mark.slow
 def test_neural_vector_field_by_hand(tmp_path: Path) -> None:
     """Runge and Kutta's method with 1000 steps over the same weights, and `jax.grad` through it."""
     ds = run(tmp_path, "neural_ode")

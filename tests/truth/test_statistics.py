@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from ops import statistics
@@ -155,6 +156,7 @@ def test_sobol_indices_of_a_sum_and_a_product() -> None:
     assert np.isnan(statistics.sobol_indices(np.ones(3), np.ones(3), np.ones((1, 3))).first).all()
 
 
+@pytest.mark.slow
 def test_exponents_of_a_linear_flow() -> None:
     """The real parts of the eigenvalues of A: -1 and -a, and their derivatives by a."""
 
