@@ -50,8 +50,8 @@ ROUNDINGS = 128
 def _numbers(value: Any) -> Any:
     """Numbers and lists as NumPy arrays, which stay known while JAX traces; JAX's own arrays as they are."""
     if any(isinstance(part, jax.Array) for part in jax.tree_util.tree_leaves(value)):
-        array = jnp.asarray(value)
-        return array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
+        given = jnp.asarray(value)
+        return given if jnp.issubdtype(given.dtype, jnp.inexact) else given.astype(float)
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths: each check says what it needs
@@ -110,14 +110,16 @@ class Forcing(eqx.Module):
     def __truediv__(self, other: Any) -> Forcing:
         if isinstance(other, Forcing):
             raise TypeError("a forcing must be divided by a number or an array, but is divided by a forcing.")
-        return self * (1.0 / _numbers(other))
+        scaled: Forcing = self * (1.0 / _numbers(other))
+        return scaled
 
     __array_ufunc__ = None  # so that an array on the left leaves the operation to the forcing
 
 
 def as_forcing(value: Any) -> Forcing:
     """A forcing as it is, a number or an array as a constant one."""
-    return value if isinstance(value, Forcing) else Constant(value)
+    found: Forcing = value if isinstance(value, Forcing) else Constant(value)
+    return found
 
 
 class Constant(Forcing):
@@ -197,7 +199,8 @@ def is_primitive(node: Any) -> bool:
 
 def passed(t: Any, edges: Any, left: bool) -> jax.Array:
     """Whether each jump lies behind."""
-    return t > edges if left else t >= edges
+    behind: jax.Array = t > edges if left else t >= edges
+    return behind
 
 
 def count_passed(t: Any, edges: Any, left: bool) -> jax.Array:
@@ -308,7 +311,7 @@ class SquareWave(Primitive):
         if duty is not None and not 0 <= duty <= 1:
             raise ValueError(f"`duty` must be the part of a period from 0 to 1, but is {duty:g}. Write 0.5, say.")
         if self.cycles is not None and (
-            isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1
+            isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1  # type: ignore[redundant-expr]
         ):
             raise ValueError(f"`cycles` must be a positive integer, or left out, but is {self.cycles!r}.")
 

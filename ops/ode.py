@@ -34,7 +34,7 @@ from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts, nearest
 from ops.probe import alone, same, with_tangent
-from ops.steps import AdaptiveSteps, Between, EvenSteps, Jumps
+from ops.steps import Between, EvenSteps, Jumps, adaptive_between
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
@@ -526,7 +526,7 @@ def _controller(
         return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
     steps = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
-    return steps if jumps is None else AdaptiveSteps(steps, jumps)
+    return steps if jumps is None else adaptive_between(steps, jumps)
 
 
 def _adjoint(solver: Solver) -> Any:

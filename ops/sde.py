@@ -6,8 +6,8 @@ can be measured, and a derivative by a parameter is that of the path (pathwise, 
 derivative of the mean where the output is continuous in the parameter: for a call option, but not for a digital one.
 
 What there is not: adaptive steps. A step that is rejected because of the noise in it, and drawn anew, selects among the paths, and several
-methods here then converge to another process, or to none (J. G. Gaines and T. J. Lyons, SIAM J. Appl. Math. 57, 1455 (1997)); halve the step
-and compare along the same path instead. Nor are there derivatives by time, step size or noise, events, jumps of forcings as ends of
+methods here then converge to another process, or to none (J. G. Gaines and T. J. Lyons, SIAM J. Appl. Math. 57, 1455 (1997)); halve the
+step and compare along the same path instead. Nor are there derivatives by time, step size or noise, events, jumps of forcings as ends of
 steps, complex states, implicit methods for stiff drifts, or a solve backward in time (adjoint backsolve).
 
 Sources: P. E. Kloeden and E. Platen, "Numerical Solution of Stochastic Differential Equations", Springer (1992), for the two calculi and
@@ -30,17 +30,16 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.adjoints import current_adjoint
 from ops.brownian import RESOLVED, BrownianPath
+from ops.methods import VectorField, nearest
 from ops.ode import (
     FAILED,
     NONFINITE,
     OK,
     Solution,
     Solver,
-    VectorField,
     _adjoint,
     _as_arrays,
     _check_times,
-    _nearest,
     _promoted,
     _sound,
     _stacking,
@@ -186,7 +185,7 @@ def solve(
 
     path = BrownianPath(key, steps.size, columns or state.size, state.dtype)
     terms: Any = diffrax.MultiTerm(diffrax.ODETerm(flat_drift), _Noise(flat_diffusion, path))
-    sound = _sound(y0, args, steps.start, steps.times)
+    sound = _sound(y0, args, steps.start, steps.times[-1], steps.times)
     reached = jnp.where(sound & steps.possible, steps.reached, 0)
     whole = jnp.floor(reached)
     found = diffrax.diffeqsolve(
@@ -213,7 +212,7 @@ def solve(
     y = jax.vmap(unravel)(flat)
     if ts is None:
         y = jax.tree_util.tree_map(lambda leaf: leaf[0], y)
-    status = jnp.where(sound, jnp.where(steps.possible, _status(found.result, y, None), FAILED), NONFINITE)
+    status = jnp.where(sound, jnp.where(steps.possible, _status(found.result, y, None, None), FAILED), NONFINITE)
     count = jnp.ceil(reached[-1]).astype(jnp.int32)
     times = jnp.asarray(steps.times)
     return Solution(times[0] if ts is None else times, _where(status == OK, y, jnp.nan), status, count)
@@ -336,7 +335,7 @@ def _chosen(method: str, calculus: str, noise: str, additive: bool) -> str:
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """A setting that is one of a few words."""
     if value not in choices:
-        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, but is {value!r}.{_nearest(value, choices)}")
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, but is {value!r}.{nearest(value, choices)}")
 
 
 def _checked_key(key: Any) -> Any:

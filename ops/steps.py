@@ -47,11 +47,11 @@ class Between(diffrax.AbstractWrappedSolver[Any]):
     Some methods look beyond the end of a step, Kvaerno's of order 4 and 5 by 15 and 23 % of its length, and all of them at the end.
     """
 
-    solver: diffrax.AbstractSolver[Any]
+    solver: diffrax.AbstractSolver[Any]  # type: ignore[misc]
     jumps: Jumps
 
     @property
-    def term_structure(self) -> Any:  # type: ignore[override]
+    def term_structure(self) -> Any:
         """That of the solver inside."""
         return self.solver.term_structure
 
@@ -149,24 +149,24 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     controller: diffrax.AbstractAdaptiveStepSizeController[Any, Any]
     jumps: Jumps
 
-    @property
+    @property  # type: ignore[misc]
     def rtol(self) -> Any:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.rtol
 
-    @property
+    @property  # type: ignore[misc]
     def atol(self) -> Any:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.atol
 
-    @property
+    @property  # type: ignore[misc]
     def norm(self) -> Callable[[Any], Any]:  # type: ignore[override]
         """That of the controller inside."""
         return self.controller.norm
 
     def wrap(self, direction: Any) -> AdaptiveSteps:
         """With the direction of time."""
-        return AdaptiveSteps(self.controller.wrap(direction), self.jumps)  # type: ignore[arg-type]
+        return adaptive_between(self.controller.wrap(direction), self.jumps)
 
     def init(
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
@@ -197,6 +197,13 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         jumped = keep & (t1 >= jump)
         jump = jnp.where(jumped, self.jumps.after(start), jump)
         return keep, start, _earlier(start + size, jump), jumped, (inner, jump, size), result
+
+
+def adaptive_between(controller: Any, jumps: Jumps) -> AdaptiveSteps:
+    """Adaptive steps that end at jumps."""
+    make: Any = AdaptiveSteps  # the type checker takes the abstract fields of the base class for arguments
+    made: AdaptiveSteps = make(controller, jumps)
+    return made
 
 
 class FreeSteps(diffrax.PIDController):
@@ -233,7 +240,7 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
     def _interval(self, start: Any, end: Any, step: Any) -> Any:
         """The interval that begins at a time: (its begin, its end, its number of steps)."""
         stop = _earlier(end, self.jumps.after(start))
-        slightly_less = 1 - 8 * jnp.finfo(step.dtype).eps  # so that 0.3 holds three steps of 0.1
+        slightly_less = 1 - 8 * float(np.finfo(step.dtype).eps)  # so that 0.3 holds three steps of 0.1
         count = jax.lax.stop_gradient(jnp.ceil((stop - start) / step * slightly_less))
         return start, stop, jnp.maximum(count, 2).astype(jnp.int32)
 

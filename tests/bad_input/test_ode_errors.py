@@ -85,7 +85,11 @@ def test_message(case: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*integrates the state backwards")
 @pytest.mark.parametrize(
     ("name", "asked"),
-    [("dense", {"t1": 1.0, "dense": True}), ("ts", {"t1": 1.0, "ts": "steps"}), ("event", {"t1": 1.0, "event": lambda t, y, a: y})],
+    [
+        ("dense", {"t1": 1.0, "dense": True}),
+        ("ts", {"t1": 1.0, "ts": "steps"}),
+        ("event", {"t1": 1.0, "event": lambda t, y, a: y}),
+    ],
 )
 def test_what_a_backward_solve_does_not_do(name: str, asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be left out with adjoint backsolve"):

@@ -44,9 +44,7 @@ def test_values() -> None:
     assert held(t).tolist() == [-1, 3, 3, 4, 4, -1, -1]
     assert held(t, left=True).tolist() == [-1, -1, 3, 3, 4, 4, -1]
     lines = forcing.piecewise_linear([0.0, 1.0, 1.0, 2.0], [[0.0, 1.0], [1.0, 0.0], [5.0, 4.0], [5.0, 2.0]])
-    np.testing.assert_array_equal(
-        lines(t), [[np.nan] * 2, [0, 1], [0.5, 0.5], [5, 4], [5, 3], [5, 2], [np.nan] * 2]
-    )
+    np.testing.assert_array_equal(lines(t), [[np.nan] * 2, [0, 1], [0.5, 0.5], [5, 4], [5, 3], [5, 2], [np.nan] * 2])
     np.testing.assert_array_equal(lines(1.0, left=True), [1.0, 0.0])
     assert forcing.piecewise_linear([0.0, 1.0], [1.0, 2.0], outside="hold")(t).tolist() == [1, 1, 1.5, 2, 2, 2, 2]
 
@@ -63,14 +61,21 @@ def test_spline() -> None:
 
     times, values = np.array([0.0, 0.4, 1.0, 1.5, 2.5, 3.0]), np.array([1.0, -2.0, 0.5, 3.0, 2.0, 2.5])
     query = np.linspace(0.0, 3.0, 31)
-    np.testing.assert_allclose(forcing.cubic(times, values)(query), CubicSpline(times, values, bc_type="natural")(query), atol=1e-13)
+    np.testing.assert_allclose(
+        forcing.cubic(times, values)(query), CubicSpline(times, values, bc_type="natural")(query), atol=1e-13
+    )
     slopes = jax.jacrev(lambda v: forcing.cubic(times, v)(query))(jnp.array(values))
     np.testing.assert_allclose(slopes, CubicSpline(times, np.eye(6), bc_type="natural")(query), atol=1e-13)
 
 
 @pytest.mark.parametrize(
     ("mode", "solver", "within"),
-    [("checkpointed", "tsit5", 1e-6), ("forward", "tsit5", 1e-6), ("checkpointed", "kvaerno5", 1e-5), ("forward", "kvaerno4", 1e-5)],
+    [
+        ("checkpointed", "tsit5", 1e-6),
+        ("forward", "tsit5", 1e-6),
+        ("checkpointed", "kvaerno5", 1e-5),
+        ("forward", "kvaerno4", 1e-5),
+    ],
 )
 def test_a_short_pulse_and_its_derivatives(mode: str, solver: str, within: float) -> None:
     """Under vmap over its start, at the default tolerance.
@@ -132,9 +137,15 @@ def test_two_jumps_at_one_time(place: Any, mode: str) -> None:
 
 def test_pulses_wherever_they_lie() -> None:
     """Before, at and after either end, across it, without width, and two at once."""
-    starts = np.array([[-5.0, 70.0], [0.0, 3.0], [-1.0, 59.0], [57.0, 58.0], [60.0, 0.0], [20.0, 20.0], [20.0, 21.0], [0.3, 0.3]])
-    widths = np.array([[1.0, 1.0], [0.5, 0.0], [1.5, 1.0], [3.0, 5.0], [1.0, 60.0], [2.0, 2.0], [3.0, 1.0], [0.0, 59.7]])
-    final = jax.jit(jax.vmap(lambda s, w: solve(field, 0.0, forcing.pulse(s, w, jnp.array([1.0, 3.0])), t1=END, rtol=1e-8)))
+    starts = np.array(
+        [[-5.0, 70.0], [0.0, 3.0], [-1.0, 59.0], [57.0, 58.0], [60.0, 0.0], [20.0, 20.0], [20.0, 21.0], [0.3, 0.3]]
+    )
+    widths = np.array(
+        [[1.0, 1.0], [0.5, 0.0], [1.5, 1.0], [3.0, 5.0], [1.0, 60.0], [2.0, 2.0], [3.0, 1.0], [0.0, 59.7]]
+    )
+    final = jax.jit(
+        jax.vmap(lambda s, w: solve(field, 0.0, forcing.pulse(s, w, jnp.array([1.0, 3.0])), t1=END, rtol=1e-8))
+    )
     found = final(starts, widths)
     assert found.status.tolist() == [0] * len(starts)
     np.testing.assert_allclose(found.y, pulsed(starts, widths, np.array([1.0, 3.0])).sum(axis=1), rtol=1e-6, atol=1e-9)

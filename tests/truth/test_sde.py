@@ -303,7 +303,14 @@ def test_noise_of_every_shape() -> None:
 
     @jax.jit
     def ends(key: Any) -> Any:
-        same: Any = {"args": (1.0,), "key": key, "t1": 1.0, "step": 0.25, "calculus": "stratonovich", "method": "euler_heun"}
+        same: Any = {
+            "args": (1.0,),
+            "key": key,
+            "t1": 1.0,
+            "step": 0.25,
+            "calculus": "stratonovich",
+            "method": "euler_heun",
+        }
         parts = solve(
             lambda t, y, a: {"a": -y["a"], "b": -y["b"]},
             lambda t, y, a: {"a": 0.3 * y["a"], "b": 0.2 * y["b"]},
