@@ -13,6 +13,7 @@ import numpy as np
 from engine.references import Reference
 
 if TYPE_CHECKING:
+    from engine.convergence import Convergence
     from engine.gradient_check import Check
     from engine.plan import Plan
     from engine.program import Cost
@@ -228,10 +229,6 @@ def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
 def describe_checks(check: Check) -> str:
     """The table of a check of derivatives, and a sentence on each that does not simply agree."""
     head = ("derivative", "of", "by", "largest", "difference", "uncertainty", "verdict")
-
-    def cell(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
     cells = [
         (
             r.derivative,
@@ -249,6 +246,40 @@ def describe_checks(check: Check) -> str:
         lines += ["", *notes]
     if check.left_out:
         lines += ["", "left out", *(f"  {one}" for one in check.left_out)]
+    return "\n".join(lines)
+
+
+def cell(value: float | None, form: str) -> str:
+    """A number of a table; a dash for none."""
+    return "-" if value is None else format(value, form)
+
+
+def describe_convergence(found: Convergence) -> str:
+    """What was varied, the table of what moved by it, and a sentence on each output that is not simply resolved."""
+    head = ("output", "by", "largest", "change", "relative", "limit", "sample", "order", "verdict")
+    cells = [
+        (
+            r.output,
+            r.by,
+            cell(r.largest, ".3g"),
+            cell(r.change, ".1e"),
+            cell(r.relative, ".1e"),
+            cell(r.limit, ".0e"),
+            cell(r.sample, "d"),
+            cell(r.order, ".2f"),
+            r.verdict,
+        )
+        for r in found.rows
+    ]
+    rows = [head, *cells]
+    if all(row.order is None for row in found.rows):
+        rows = [(*row[:7], row[8]) for row in rows]  # type: ignore[misc]
+    lines = [*table((one.by, str(one)) for one in found.varied), "", *table(rows)]
+    if notes := [*found.notes, *(row.explanation for row in found.rows if row.explanation)]:
+        lines += ["", *notes]
+    for title, parts in (("ended in another way", found.turned), ("left out", found.left_out)):
+        if parts:
+            lines += ["", title, *(f"  {one}" for one in parts)]
     return "\n".join(lines)
 
 
