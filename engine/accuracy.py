@@ -112,8 +112,8 @@ def members(value: Any, config: Config) -> dict[str, Any]:
     """What a value holds by name: of a node, the defaults of its target too."""
     if isinstance(value, Mapping):
         target = value.get("_target_")
-        left = defaults_of(import_target(target, "_target_", config.folder)) if isinstance(target, str) else {}
-        return {**left, **{name: child for name, child in value.items() if isinstance(name, str)}}
+        inside = defaults_of(import_target(target, "_target_", config.folder)) if isinstance(target, str) else {}
+        return inside | {name: child for name, child in value.items() if isinstance(name, str)}
     if isinstance(value, functools.partial):
         return dict(value.keywords)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

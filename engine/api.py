@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING
 
-from engine.config import read_config
+from engine.config import Config, read_config
 from engine.draft import make_draft
 from engine.errors import PlanError
 from engine.plan import Plan, make_plan
@@ -71,24 +71,26 @@ def run(
     """
     from engine.progress import watcher
 
-    source: Any = plan if is_plan(plan, overrides) else read_config(plan, overrides)
+    source = source_of(plan, overrides)
     summary = carry_out(source, fresh=fresh, retry_failed=retry_failed, observers=[watcher()] if progress else [])
     return open_store(summary.store)
 
 
-def is_plan(plan: object, overrides: Sequence[str]) -> TypeGuard[Plan]:
-    """Whether a plan was given, rather than the path of a config.
+def source_of(plan: Plan | str | os.PathLike[str], overrides: Sequence[str]) -> Plan | Config:
+    """A plan as it is, or the config at a path.
 
     Raises:
-        PlanError: it is neither, or a plan with overrides, which would be ignored.
+        UserError: it is neither, or a plan with overrides, which would be ignored, or the config is wrong.
     """
-    if isinstance(plan, Plan) and overrides:
+    if not isinstance(plan, Plan | str | os.PathLike):
+        raise no_plan(plan)
+    if not isinstance(plan, Plan):
+        return read_config(plan, overrides)
+    if overrides:
         raise PlanError(
             "`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them."
         )
-    if not isinstance(plan, Plan | str | os.PathLike):
-        raise no_plan(plan)
-    return isinstance(plan, Plan)
+    return plan
 
 
 def converge(
@@ -123,7 +125,8 @@ def converge(
     """
     from engine.convergence import compare
 
-    made = plan if is_plan(plan, overrides) else load(plan, overrides)
+    source = source_of(plan, overrides)
+    made = source if isinstance(source, Plan) else make_plan(make_draft(source))
     return compare(made, samples, within=within, tenth=tenth, halve=halve, double=double)
 
 

@@ -144,7 +144,12 @@ class Convergence:
 
     def as_data(self) -> dict[str, Any]:
         """As JSON holds it."""
-        parts = {"varied": self.varied, "outputs": self.rows, "turned": self.turned, "left_out": self.left_out}
+        parts: dict[str, Sequence[Any]] = {
+            "varied": self.varied,
+            "outputs": self.rows,
+            "turned": self.turned,
+            "left_out": self.left_out,
+        }
         found = {name: [asdict(one) for one in part] for name, part in parts.items()}
         return {"status": "complete" if self.passes else "partial", **found, "notes": list(self.notes)}
 
@@ -333,11 +338,12 @@ def named(plan: Plan, asked: Mapping[str, Sequence[str]], notes: list[str]) -> l
             given = {k: v for k, v in given.items() if not too_tight(plan, k, k.rpartition(".")[2], v, notes)}
         if not given:
             continue
-        changes = {
-            "tolerance": lambda: [{key: tenth_of(value) for key, value in given.items()}],
-            "step": lambda: [{key: value / n for key, value in given.items()} for n in (2, 4)],
-            "resolution": lambda: [doubled(plan, given)],
-        }[by]()
+        if by == "tolerance":
+            changes = [{key: tenth_of(value) for key, value in given.items()}]
+        elif by == "step":
+            changes = [{key: value / n for key, value in given.items()} for n in (2, 4)]
+        else:
+            changes = [doubled(plan, given)]
         varied = tuple(Varied(by, key, given[key], value) for key, value in changes[0].items())
         finer = tuple(with_more_steps(overridden(plan, change)) for change in changes)
         ways.append(Variation(by, varied, finer, *limits_of(by, given)))
@@ -473,8 +479,9 @@ def refines(before: Array, after: Array) -> bool:
     """Whether a coordinate has about twice the points over the same range."""
     if len(before) < 2 or not 1.5 * len(before) < len(after) < 2.5 * len(before) or before.dtype.kind not in "fiu":
         return False
-    space = (before.max() - before.min()) / (len(before) - 1)
-    return bool(abs(after.min() - before.min()) <= space and abs(after.max() - before.max()) <= space and space > 0)
+    old, new = np.sort(before), np.sort(after)
+    ends = (abs(new[0] - old[0]) <= old[1] - old[0], abs(new[-1] - old[-1]) <= old[-1] - old[-2])
+    return bool(all(ends) and old[0] < old[-1])
 
 
 # ---- comparing
@@ -580,6 +587,7 @@ def order_of(ours: Array, after: Sequence[Array]) -> float | None:
 
 
 FINER = {"tolerance": "a tenth of the tolerance", "step": "half the step", "resolution": "twice the points"}
+SMALL = "small beside other samples, or beside what the absolute tolerance leaves open, but its digits are not resolved"
 REMEDIES = {"tolerance": "Lower the tolerance", "step": "Shorten the step", "resolution": "Take more points"}
 
 
@@ -600,7 +608,7 @@ def explain(
     at = "" if sample is None else f" at sample {sample}{shown(before.plan.draft.design.point(sample))}"
     text = f"{variable.name}{at} is {ours[where]:.6g}, and {theirs[where]:.6g} with {FINER[way.by]}"
     if verdict == "near zero":
-        return f"{text}: small beside its other values, or beside what the absolute tolerance leaves open; its digits there are not resolved."
+        return f"{text}: {SMALL}."
     if order is not None and order < LOWEST_ORDER:
         return f"{text}, and the change does not go away with the step (order {order:g})."
     return f"{text}. {REMEDIES[way.by]}, until it stays."
