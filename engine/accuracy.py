@@ -166,11 +166,11 @@ def put(tree: Any, path: Path, value: Any, default: Any) -> Any:
     if not path:
         return value
     head, rest = path[0], path[1:]
-    if isinstance(tree, Mapping):
-        return {**tree, head: put(tree.get(head, default), rest, value, default)}
+    if isinstance(tree, dict):
+        return tree | {head: put(tree.get(head, default), rest, value, default)}
     if isinstance(tree, list | tuple):
         return [put(child, rest, value, default) if i == head else child for i, child in enumerate(tree)]
     if isinstance(tree, functools.partial):
-        keywords = {**tree.keywords, head: put(tree.keywords[str(head)], rest, value, default)}
-        return functools.partial(tree.func, *tree.args, **keywords)
+        changed = {str(head): put(tree.keywords[str(head)], rest, value, default)}
+        return functools.partial(tree.func, *tree.args, **{**tree.keywords, **changed})
     return replace(tree, **{str(head): put(getattr(tree, str(head)), rest, value, default)})

@@ -73,6 +73,12 @@ def run(
 
     source = source_of(plan, overrides)
     summary = carry_out(source, fresh=fresh, retry_failed=retry_failed, observers=[watcher()] if progress else [])
+    if summary.overdue:
+        raise PlanError(
+            f"`execution.time_limit` must be enough for a chunk, but {summary.time_limit:g} s are not for "
+            f"{'; '.join(map(str, summary.overdue))}. Finished chunks are in {summary.store}, and the same call goes on; what hangs "
+            "ends with this process."
+        )
     return open_store(summary.store)
 
 

@@ -241,7 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = error.code if isinstance(error.code, int) else 2
     except Exception as error:
         code = report_bug(error, as_json)
-    if threading.active_count() > 1 and code == INTERRUPTED:
+    deadlines = sys.modules.get("engine.deadlines")
+    if (threading.active_count() > 1 and code == INTERRUPTED) or (deadlines is not None and deadlines.abandoned()):
         leave(code)
     sys.exit(code)
 

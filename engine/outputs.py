@@ -36,6 +36,11 @@ class Leaf:
     prng: str | None = None
     """The implementation of a typed PRNG key, whose data is stored."""
 
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute value that is believed."""
+        return self.attributes.get("max_abs")
+
 
 def resolve(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[tuple[Leaf, ...], tuple[Leaf, ...]]:
     """The outputs and the coordinates.
@@ -83,7 +88,7 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
     problems: list[str] = []
     for name, output in asked.items():
         try:
-            attributes = {"units": output.units, "description": output.description}
+            attributes = {"units": output.units, "description": output.description, "max_abs": output.max_abs}
             leaves_found += output_leaves(
                 f"outputs.{name}",
                 name,

@@ -290,6 +290,7 @@ def describe_run(summary: Summary) -> str:
         "partial": "done, but some samples failed",
         "failed": "failed: no sample has a result",
         "stopped": "stopped at the first chunk with a failed sample (on_error: stop); the same command goes on",
+        "timed_out": "stopped: a chunk took longer than execution.time_limit allows; finished chunks are kept; the same command goes on",
         "interrupted": "interrupted: finished chunks are kept; the same command goes on",
     }[summary.status]
     if summary.computed == 0 and summary.status in ("complete", "partial", "failed"):
@@ -304,6 +305,17 @@ def describe_run(summary: Summary) -> str:
         lines.append(
             f"  {summary.compilations} compilation{'s' * (summary.compilations != 1)}{cached}, {summary.compile_seconds:.1f} s; "
             f"run {summary.run_seconds:.1f} s; {summary.seconds:.1f} s in all"
+        )
+    if summary.overdue:
+        lines.append(f"  still computing after {summary.time_limit:g} s, and pending:")
+        lines += [f"    {one}" for one in summary.overdue]
+        narrow = (
+            ""
+            if all(one.samples == 1 for one in summary.overdue)
+            else "execution.chunk=1 and another store find the sample; "
+        )
+        lines.append(
+            f"  {narrow}bound the loop that does not end there, leave the sample out, or raise execution.time_limit"
         )
     if summary.failures:
         lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
@@ -348,7 +360,11 @@ def describe_reproduction(found: Reproduction) -> str:
         lines += ["", "outputs", *("  " + line for line in table(value_row(v) for v in found.outputs))]
     lines += ["", "origin"]
     troubles = describe(found.origins)
-    fine = "all finite: nothing to find" if found.outcome == "ok" else "no number that is not finite led to it"
+    fine = "no number that is not finite led to it"
+    if found.outcome == "ok":
+        fine = "all finite: nothing to find"
+    elif found.outcome == "nonfinite" and not any(value.nonfinite for value in found.outputs):
+        fine = "all finite, but one is beyond the max_abs of its output"
     lines += ["  " + line for line in troubles or [fine]]
     return "\n".join(lines)
 

@@ -65,7 +65,7 @@ class Sample:
         function = customized(self.differentiated(given), self.stack.of_sample)
         found = dict(function({**fixed, **swept}, key))
         status = found.pop(STATUS)
-        return found, finite_or_failed(found, status)
+        return found, finite_or_failed(found, status, {leaf.name: leaf.max_abs for leaf in self.outputs})
 
     def values(self, given: Mapping[str, Any], of: Sequence[Leaf] = ()) -> Function:
         """The outputs, the leaves to be differentiated, and the status, without derivatives.
@@ -169,10 +169,15 @@ def outputs_of(values: Mapping[str, Any], leaves: tuple[Leaf, ...]) -> dict[str,
     return {leaf.name: jax.random.key_data(found[leaf.name]) if leaf.prng else found[leaf.name] for leaf in leaves}
 
 
-def finite_or_failed(found: Mapping[str, jax.Array], status: jax.Array) -> jax.Array:
-    """The status of the store (int8): what stages report first, then `nonfinite`, then `ok`."""
+def finite_or_failed(
+    found: Mapping[str, jax.Array], status: jax.Array, largest: Mapping[str, float | None]
+) -> jax.Array:
+    """The status of the store (int8): what stages report first, then `nonfinite`, also of a number that is too large to be
+    believed, then `ok`."""
     finite = jnp.array(True)
-    for value in found.values():
+    for name, value in found.items():
+        if (limit := largest.get(name)) is not None:
+            finite &= jnp.all(jnp.abs(value) <= limit)
         if jnp.issubdtype(value.dtype, jnp.inexact):
             finite &= jnp.all(jnp.isfinite(value))
     return jnp.where(status != 0, status, jnp.where(finite, 1, NONFINITE)).astype(jnp.int8)
