@@ -82,7 +82,8 @@ Where one of --tenth, --halve and --double is given, these keys are varied inste
 verdicts
   ok            the change, or with a fixed step the error that it tells of, is within the limit: 1000 times the relative tolerance,
                 but 1e-6 at least and 0.01 at most, or --within; 0.01 for steps and grids
-  near zero     so is it beside other samples, or it is within 100 times the absolute tolerance
+  near zero     so is it beside other samples with values 100 times as large, or value and change are within 100 times the absolute
+                tolerance
   integer       not judged
   not resolved  it is not
   not compared  other shapes without a common point, or no sample that succeeds

@@ -41,6 +41,9 @@ AMPLIFIED_ABSOLUTE = 100.0
 LEAST, MOST = 1e-6, 0.01
 """What an output may change by, relative to its size, is between these, whatever the tolerance."""
 
+NEAR_ZERO = 0.01
+"""A sample whose value is smaller than this part of the largest of all samples may change by as much as that may."""
+
 ROUNDING = 8.0
 """A relative tolerance of fewer roundings cannot be met."""
 
@@ -68,13 +71,13 @@ class Row:
     """Its largest absolute value, over samples and elements; None if it was not compared."""
 
     change: float | None
-    """The absolute change of the sample named."""
+    """Its largest absolute change, over samples and elements."""
 
     relative: float | None
-    """That change of the sample named, relative to the largest value of that sample."""
+    """The largest change of a sample, relative to the largest value of that sample."""
 
     sample: int | None
-    """Of those that change too much the one that changes most, else that which changes most relative to its size; None for an output
+    """The sample that changes too much, and most of these, else the one that changes most relative to its size; None for an output
     that all samples share."""
 
     limit: float
@@ -84,8 +87,8 @@ class Row:
     """With a fixed step: the power of it with which the change goes away."""
 
     verdict: str
-    """ok | near zero: it is so small that the change does not matter beside other samples, or the absolute tolerance | integer: not
-    judged | not resolved | not compared: why."""
+    """ok | near zero: where it changes too much, it is less than a hundredth of its largest value, and the change within the limit of
+    that, or both are within a hundred times the absolute tolerance | integer: not judged | not resolved | not compared: why."""
 
     explanation: str = ""
     """Where, and what that means: a sentence."""
@@ -560,19 +563,19 @@ def judge(
     relative = np.divide(moved, size, out=np.where(moved > 0, np.inf, 0.0), where=size > 0)
     order = order_of(ours, after) if len(after) > 1 else None
     error = moved * (1.0 if order is None else 1 / (1 - 2 ** -max(order, LOWEST_ORDER)))
-    allowed = max(limit * size.max(), way.absolute)
-    at = int(np.argmax(error if (error > allowed).any() else relative))
+    tiny = (error <= limit * size.max()) & (size <= NEAR_ZERO * size.max())
+    tiny |= (error <= way.absolute) & (size <= way.absolute)
+    wrong = (error > limit * size) & ~tiny
+    at = int(np.argmax(np.where(wrong if wrong.any() else relative >= 0.999 * relative.max(), moved, -1.0)))
     if variable.dtype.kind not in "fc":
         verdict = "integer"
-    elif order is not None and order < LOWEST_ORDER and relative[at] > LEAST:
+    elif wrong.any() or (order is not None and order < LOWEST_ORDER and relative[at] > LEAST):
         verdict = "not resolved"
-    elif (error <= limit * size).all():
-        verdict = "ok"
     else:
-        verdict = "near zero" if (error <= allowed).all() else "not resolved"
+        verdict = "ok" if (error <= limit * size).all() else "near zero"
     sample = int(index[np.flatnonzero(kept)[at]]) if variable.swept else None
     text = explain(way, variable, before, sample, ours[at], theirs[at], order, verdict)
-    largest, change, share = (number(float(one)) for one in (peak(ours), moved[at], relative[at]))
+    largest, change, share = (number(float(one)) for one in (peak(ours), moved.max(), relative.max()))
     return Row(variable.name, way.by, largest, change, share, sample, limit, order, verdict, text)
 
 

@@ -29,13 +29,17 @@ class Clock:
 
     @contextmanager
     def timed(self, what: Any) -> Iterator[None]:
-        """Say that this thread computes something."""
+        """Say that this thread is at something. Inside, it may be at a part of it, and its time begins anew then and after."""
         thread = threading.get_ident()
+        around = self.running.get(thread)
         self.running[thread] = time.monotonic(), what
         try:
             yield
         finally:
-            del self.running[thread]
+            if around is None:
+                del self.running[thread]
+            else:
+                self.running[thread] = time.monotonic(), around[1]
 
     def late(self, limit: float) -> tuple[list[Any], bool]:
         """What has been computed for longer than `limit` seconds, and whether that is all."""

@@ -104,8 +104,13 @@ class Runner:
         """Compute and store one block, unless the run is being stopped."""
         if self.stop.is_set():
             return
-        start = time.perf_counter()
         samples = self.store.blocks.samples_of(number)
+        with self.clock.timed(samples):
+            self.carry_out(number, samples)
+
+    def carry_out(self, number: int, samples: np.ndarray[Any, Any]) -> None:
+        """Compute and store one block."""
+        start = time.perf_counter()
         outputs, status = self.compute_block(samples, tuple(s.stop - s.start for s in self.store.blocks.region(number)))
         self.store.write_block(number, outputs, status)
         failed = int(np.count_nonzero(status != STATUS["ok"]))

@@ -309,11 +309,8 @@ def describe_run(summary: Summary) -> str:
     if summary.overdue:
         lines.append(f"  still computing after {summary.time_limit:g} s, and pending:")
         lines += [f"    {one}" for one in summary.overdue]
-        narrow = (
-            ""
-            if all(one.samples == 1 for one in summary.overdue)
-            else "execution.chunk=1 and another store find the sample; "
-        )
+        alone = [one.samples for one in summary.overdue] == [1]
+        narrow = "" if alone else "execution.chunk=1 scheduler.workers=1 with another store finds the sample; "
         lines.append(
             f"  {narrow}bound the loop that does not end there, leave the sample out, or raise execution.time_limit"
         )
