@@ -38,6 +38,11 @@ class Leaf:
     length: str | None = None
     """The output that says how many entries of the first axis hold a value; NaN beyond them is no failure."""
 
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute value that is believed."""
+        return self.attributes.get("max_abs")
+
 
 def resolve(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[tuple[Leaf, ...], tuple[Leaf, ...]]:
     """The outputs and the coordinates.
@@ -85,7 +90,12 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
     problems: list[str] = []
     for name, output in asked.items():
         try:
-            attributes = {"units": output.units, "description": output.description, "length": output.length}
+            attributes = {
+                "units": output.units,
+                "description": output.description,
+                "length": output.length,
+                "max_abs": output.max_abs,
+            }
             leaves = output_leaves(
                 f"outputs.{name}",
                 name,

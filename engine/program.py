@@ -17,6 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from engine import transforms, values
+from engine.deadlines import Clock
 from engine.errors import StageError, UserError, listed
 from engine.plan import Plan, resized, split
 
@@ -81,14 +82,15 @@ class Program:
         self.once_failed = False
         """Whether a stage that all samples share reported a failure."""
 
-    def prepare(self) -> None:
-        """Compile, and compute what the chunks share."""
+    def prepare(self, clock: Clock | None = None) -> None:
+        """Compile, and compute what the chunks share; a clock is told of that."""
         plan = self.plan
         if plan.hoisted or plan.unswept:
-            function = jax.jit(self.once) if plan.jit else self.once
+            given = self.fixed, self.nominal, self.seed
             try:
-                with without_jit(not plan.jit):
-                    self.given, unswept, status = jax.block_until_ready(function(self.fixed, self.nominal, self.seed))
+                function = jax.jit(self.once).lower(*given).compile() if plan.jit else self.once
+                with without_jit(not plan.jit), (clock or Clock()).timed("shared"):
+                    self.given, unswept, status = jax.block_until_ready(function(*given))
             except Exception as error:
                 raise failed_once(plan, error) from error
             self.once_values = {name: np.asarray(value) for name, value in unswept.items()}
