@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix
 
+from ops import ensemble
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.forcing import known
@@ -33,8 +34,8 @@ from ops.methods import Separable as Separable
 from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts, nearest
-from ops.probe import alone, same, with_tangent
-from ops.steps import Between, EvenSteps, Jumps, adaptive_between
+from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
+from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
@@ -155,6 +156,14 @@ def solve(
         return whole(probed.of_state(state))
 
     asked = None if times is None else jnp.where(sound, times, start)
+    if not (event or dense or every_step or backsolves) and _pools(chosen, between):
+        program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
+        if ensemble.fits(program, chosen.scheme):
+            y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
+            y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
+            status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)
+            kept = _where(status == OK, y, jnp.nan)
+            return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
     found = diffrax.diffeqsolve(
         probed.field.terms(),
         chosen.scheme if between is None else Between(chosen.scheme, between),
@@ -509,6 +518,67 @@ def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
                 f"`solver.max_steps` must be at least {count} for steps of {solver.step:g} over {length:g}, but is "
                 f"{solver.max_steps}. Raise max_steps, or step."
             )
+
+
+def _pools(solver: Solver, jumps: Jumps | None) -> bool:
+    """Whether a pool of lanes may do the solve, as far as settings go."""
+    numbers = (solver.dtmin, solver.dtmax, solver.max_abs, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.safety)
+    known = all(isinstance(x, int | float | None) for x in (*numbers, solver.factormin, solver.factormax))
+    named = isinstance(solver.adjoint, str) and (solver.step is None or jumps is None)
+    return known and named and solver.icoeff > 0
+
+
+def _in_pool(
+    solver: Solver, probed: Probed, program: Any, start: Any, last: Any, asked: Any, jumps: Jumps | None
+) -> tuple[Any, Any, tuple[Any, Any, Any]]:
+    """The state, how the solve ended, and its steps: in all, accepted, rejected."""
+    beside = probed.of_state(probed.state) is not probed.state
+    steps = ensemble.Steps(
+        solver.rtol, solver.atol, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.factormin, solver.factormax,
+        solver.safety, solver.dtmin, solver.dtmax, solver.max_abs, solver.step is not None, PROBE_SLACK if beside else None,
+    )  # fmt: skip
+    scheme = solver.scheme
+    order = float(scheme.error_order(diffrax.ODETerm(probed.field)) or 1)
+    size = solver.dt0 if solver.step is None else solver.step
+    if size is None:
+        sign = jnp.where(last < start, -1, 1).astype(start.dtype)
+
+        def wrapped(t: Any, state: Any) -> Any:
+            t = t if jumps is None else jnp.clip(t, *jumps.around(sign * start))
+            found = jax.core.eval_jaxpr(program.jaxpr, program.consts, sign * t, *jax.tree_util.tree_leaves(state))
+            slope = jax.tree_util.tree_unflatten(_structure(state), found)
+            return jax.tree_util.tree_map(lambda x: sign.astype(x.real.dtype) * x, slope)
+
+        still = jax.lax.stop_gradient((sign * start, sign * last, probed.state))
+        size = first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm)
+        size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
+        size = jax.lax.stop_gradient(size if solver.dtmin is None else jnp.maximum(size, solver.dtmin))
+    found, saved = ensemble.solve(
+        program,
+        scheme,
+        steps,
+        probed.state,
+        t0=start,
+        t1=last,
+        first=jnp.asarray(size, start.dtype),
+        ts=asked,
+        jumps=None
+        if jumps is None
+        else tuple(jnp.asarray(x, start.dtype) for x in (jumps.times, jumps.margin, jumps.first, jumps.last)),
+        max_steps=solver.max_steps,
+        order=order,
+        reverse=(current_adjoint() if solver.adjoint == "auto" else solver.adjoint) != "forward",
+    )
+    if saved is not None:  # in an empty interval no step passes a time
+        saved = jax.tree_util.tree_map(lambda all, y: jnp.where(start == last, y, all), saved, found.y)
+    return found.y if saved is None else saved, found.phase, (found.steps, found.accepted, found.steps - found.accepted)
+
+
+def _judged(phase: Any, y: Any, max_abs: Any) -> jax.Array:
+    """The code of the end of a lane."""
+    sound = within(y, jnp.inf if max_abs is None else max_abs)
+    failed = jnp.where(phase == ensemble.MAX_STEPS, MAX_STEPS, jnp.where(phase == ensemble.BEYOND, NONFINITE, FAILED))
+    return jnp.where(phase == ensemble.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
 
 
 def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
