@@ -125,7 +125,7 @@ def converge(
     Raises:
         UserError: there is nothing to vary, or no sample succeeds.
 
-    >>> found = converge("conf/oscillator.yaml", ["sweep.axes.omega=[2.0]", "sweep.axes.zeta=[0.1]"])
+    >>> found = converge("conf/oscillator.yaml", ["sweep.axes.omega=[2.0]", "sweep.axes.zeta=[0.1]", "~derivatives"])
     >>> found.passes, str(found.varied[0])
     (True, 'stages.motion.solver.rtol: 1e-09 -> 1e-10')
     """

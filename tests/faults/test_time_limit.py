@@ -119,3 +119,32 @@ def test_times(text: object, seconds: float) -> None:
 def test_a_time_that_is_none(loop: Project, text: str) -> None:
     with pytest.raises(ConfigError, match=r"`execution\.time_limit` must be a time such as '10 min'"):
         loop.load(f"execution.time_limit='{text}'")
+
+
+def test_a_smallest_step_that_is_forced_never_hangs_a_run(project: Project) -> None:
+    """patrick-kidger/diffrax#703: steps that the controller may not refuse. Here they are lost in the rounding of the time, 6e-5 in
+    float32, so that it stands still for ever: with a bound on the steps a status, without one the end by the limit."""
+    project.model("""\
+        import diffrax
+        import jax.numpy as jnp
+
+
+        def f(t0, most):
+            control = diffrax.PIDController(rtol=1e-6, atol=1e-9, dtmin=1e-5, dtmax=1e-5, force_dtmin=True)
+            term, end = diffrax.ODETerm(lambda t, y, _: -y), t0 + 1.0
+            found = diffrax.diffeqsolve(
+                term, diffrax.Tsit5(), t0, end, 1e-5, 1.0, stepsize_controller=control, max_steps=most, throw=False
+            )
+            return {"y": found.ys[0], "status": jnp.where(found.result == diffrax.RESULTS.successful, 0, 2)}
+    """).yaml("""\
+        defaults: [engine, _self_]
+        name: stuck
+        precision: float32
+        parameters: {t0: 967.0}
+        stages: {f: {_target_: model.f, most: 500}}
+        outputs: {y: f.y}
+        execution: {time_limit: 1 s}
+    """)
+    assert project.summary().counts == {"max_steps": 1}
+    answer = project.cli("run", "case.yaml", "stages.f.most=null", "--json", timeout=90)
+    assert (answer.code, answer.json["status"]) == (3, "timed_out")
