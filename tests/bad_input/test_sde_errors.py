@@ -64,16 +64,28 @@ CASES: dict[str, tuple[Any, str]] = {
     "additive, they say": (attempt(noise="additive"), "`noise`.*depends on the state.*'additive'"),
     # words
     "misspelt method": (attempt(method="euler_maruyma"), r"`method`.*Did you mean 'euler_maruyama'\?"),
-    "a method for ordinary equations": (attempt(method="tsit5"), "`method` must be one of auto, euler_maruyama.*'tsit5'"),
+    "a method for ordinary equations": (
+        attempt(method="tsit5"),
+        "`method` must be one of auto, euler_maruyama.*'tsit5'",
+    ),
     "misspelt calculus": (attempt(calculus="itô"), r"`calculus`.*Did you mean 'ito'\?"),
     "misspelt noise": (attempt(noise="diag"), r"`noise`.*Did you mean 'diagonal'\?"),
-    "backward": (attempt(adjoint="backsolve"), "`adjoint` must be one of auto, forward, checkpointed, direct.*'backsolve'"),
+    "backward": (
+        attempt(adjoint="backsolve"),
+        "`adjoint` must be one of auto, forward, checkpointed, direct.*'backsolve'",
+    ),
     # structures
-    "a matrix": (attempt(square, TWO), r"`diffusion`.*float64\[2\].*'diagonal'.*float64\[2,3\]\. With a matrix write noise: general"),
+    "a matrix": (
+        attempt(square, TWO),
+        r"`diffusion`.*float64\[2\].*'diagonal'.*float64\[2,3\]\. With a matrix write noise: general",
+    ),
     "no matrix": (attempt(y0=TWO, noise="general"), "`diffusion`.*one more axis, last.*'general'"),
     "no diffusion": (attempt(lambda t, y, a: None), r"`diffusion`.*is a `return` missing\?"),
     "no drift": (attempt(drift=lambda t, y, a: None), r"`drift`.*is a `return` missing\?"),
-    "drift of another shape": (attempt(drift=lambda t, y, a: TWO), r"`drift` must return the shapes of y0.*float64\[2\]"),
+    "drift of another shape": (
+        attempt(drift=lambda t, y, a: TWO),
+        r"`drift` must return the shapes of y0.*float64\[2\]",
+    ),
     "complex state": (attempt(y0=1j), "`y0` and `diffusion` must be real"),
     "complex diffusion": (attempt(lambda t, y, a: 1j), "`y0` and `diffusion` must be real"),
     # times
@@ -102,12 +114,14 @@ def test_refused_with_a_reason(name: str) -> None:
 
 def test_times_have_no_derivative() -> None:
     for name, by in [("t1 or ts", {"t1": 1.0}), ("step", {"step": 0.1})]:
-        with pytest.raises(RuntimeError, match=f"`{name}` must not be differentiated: a Brownian path has no derivative"):
+        with pytest.raises(
+            RuntimeError, match=f"`{name}` must not be differentiated: a Brownian path has no derivative"
+        ):
             jax.grad(lambda by: attempt(**by)().y)(by)
 
 
 def test_a_block_that_asks_for_a_backward_solve() -> None:
-    with default_adjoint("backsolve"), pytest.raises(ValueError, match="`adjoint`.*'backsolve'"):
+    with default_adjoint("backsolve"), pytest.raises(ValueError, match=r"`adjoint`.*'backsolve'"):
         attempt()()
 
 

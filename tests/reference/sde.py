@@ -19,7 +19,9 @@ PATHS = 10_000
 
 def of(ensemble: Any, seed: int) -> Any:
     """A function of a key, for each of so many keys."""
-    return jax.tree_util.tree_map(np.asarray, jax.jit(jax.vmap(ensemble))(jax.random.split(jax.random.key(seed), PATHS)))
+    return jax.tree_util.tree_map(
+        np.asarray, jax.jit(jax.vmap(ensemble))(jax.random.split(jax.random.key(seed), PATHS))
+    )
 
 
 def averages(**samples: Any) -> Answer:

@@ -303,7 +303,14 @@ def test_noise_of_every_shape() -> None:
 
     @jax.jit
     def ends(key: Any) -> Any:
-        same: Any = {"args": (1.0,), "key": key, "t1": 1.0, "step": 0.25, "calculus": "stratonovich", "method": "euler_heun"}
+        same: Any = {
+            "args": (1.0,),
+            "key": key,
+            "t1": 1.0,
+            "step": 0.25,
+            "calculus": "stratonovich",
+            "method": "euler_heun",
+        }
         parts = solve(
             lambda t, y, a: {"a": -y["a"], "b": -y["b"]},
             lambda t, y, a: {"a": 0.3 * y["a"], "b": 0.2 * y["b"]},
@@ -370,9 +377,12 @@ def test_derivatives_converge_to_those_of_the_exact_path() -> None:
         assert abs(-np.polyfit([3, 4, 5], np.log2(column), 1)[0] - 1) < 0.2
 
 
+@pytest.mark.slow
 def test_check_grad_agrees() -> None:
     few = ["stages.velocity.points=2", "stages.velocity.step=1.0"]
-    plan = engine.load(REPOSITORY / "conf" / "ornstein_uhlenbeck.yaml", ["sweep.replicates=2", "sweep.axes.gamma=[1.5]", *few])
+    plan = engine.load(
+        REPOSITORY / "conf" / "ornstein_uhlenbeck.yaml", ["sweep.replicates=2", "sweep.axes.gamma=[1.5]", *few]
+    )
     assert {row.derivative: row.verdict for row in check_gradients(plan)} == {"dv.sigma": "ok", "dv.gamma": "ok"}
 
 
