@@ -5,10 +5,10 @@ the step size, the end time or the times at which the state is saved. Two step s
 can be measured, and a derivative by a parameter is that of the path (pathwise, at fixed noise). The mean of pathwise derivatives is the
 derivative of the mean where the output is continuous in the parameter: for a call option, but not for a digital one.
 
-What there is not: adaptive steps. A step that is rejected because of the noise in it, and drawn anew, selects among the paths, and several
-methods here then converge to another process, or to none (J. G. Gaines and T. J. Lyons, SIAM J. Appl. Math. 57, 1455 (1997)); halve the
-step and compare along the same path instead. Nor are there derivatives by time, step size or noise, events, jumps of forcings as ends of
-steps, complex states, implicit methods for stiff drifts, or a solve backward in time (adjoint backsolve).
+Steps are fixed, not adaptive. A step that is rejected because of the noise in it, and drawn anew, selects among the paths, and several
+methods then converge to another process, or to none (J. G. Gaines and T. J. Lyons, SIAM J. Appl. Math. 57, 1455 (1997)): halve the
+step and compare along the same path instead. There are no derivatives by time or by step size, no events, no implicit methods for
+stiff drifts, no complex states, no backward solves (adjoint backsolve), and no steps that end where a forcing jumps.
 
 Sources: P. E. Kloeden and E. Platen, "Numerical Solution of Stochastic Differential Equations", Springer (1992), for the two calculi and
 the orders; J. Foster, G. dos Reis and C. Strange, arXiv:2210.17543, for slow_rk, sea and shark; A. Rössler, SIAM J. Numer. Anal. 48, 922

@@ -134,11 +134,11 @@ def test_an_ensemble_depends_on_no_chunk_and_may_grow(project: Project) -> None:
 
     def paths(chunk: int, scheduler: str, *more: str) -> Any:
         chosen = [f"execution.chunk={chunk}", f"scheduler={scheduler}", *more]
-        return project.run(*chosen, store=f"{'-'.join(chosen)}.zarr").y.values
+        return project.run(*chosen, store=f"{chunk}-{scheduler}-{len(more)}.zarr").y.values
 
     first = paths(4, "threads")
     assert len(set(first)) == 4
-    for chunk, scheduler in [(1, "threads"), (1, "synchronous"), (2, "synchronous")]:
+    for chunk, scheduler in [(1, "synchronous"), (2, "threads")]:
         np.testing.assert_allclose(paths(chunk, scheduler), first, rtol=1e-12)
     grown = paths(4, "synchronous", "sweep.replicates=8")
     np.testing.assert_allclose(grown[:4], first, rtol=1e-12)
@@ -326,13 +326,12 @@ def test_noise_of_every_shape() -> None:
             solve(decay, lambda t, y, a: s * y, y0, noise="scalar", **same).y,
             solve(decay, lambda t, y, a: (s * y)[:, None], y0, noise="commutative", **same).y,
         )
-        return found, one, solve(decay, lambda t, y, a: 0.3 * y, 1.0, **same).y
+        return found, one
 
-    (diagonal, matrix, parts), (scalar, column), single = ends(keys(1)[0])
+    (diagonal, matrix, parts), (scalar, column) = ends(keys(1)[0])
     np.testing.assert_allclose(matrix, diagonal, rtol=1e-13)
     np.testing.assert_allclose(parts, diagonal, rtol=1e-13)
     np.testing.assert_allclose(column, scalar, rtol=1e-13)
-    np.testing.assert_allclose(single, scalar[0], rtol=1e-13)
     assert abs(scalar[1] - diagonal[1]) > 1e-3
 
 
@@ -359,6 +358,7 @@ def test_derivatives_are_those_of_the_same_recursion() -> None:
         np.testing.assert_allclose(jax.jit(jax.jacfwd(end, (0, 1)))(1.5, 0.6), exact, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_converge_to_those_of_the_exact_path() -> None:
     """X = exp((mu - s^2 / 2) T + s W), dX/dmu = T X, dX/ds = (W - s T) X: the error halves with the step."""
     several = keys(200)
@@ -377,8 +377,12 @@ def test_derivatives_converge_to_those_of_the_exact_path() -> None:
         assert abs(-np.polyfit([3, 4, 5], np.log2(column), 1)[0] - 1) < 0.2
 
 
+@pytest.mark.slow
 def test_check_grad_agrees() -> None:
-    plan = engine.load(REPOSITORY / "conf" / "ornstein_uhlenbeck.yaml", ["sweep.replicates=2"])
+    few = ["stages.velocity.points=2", "stages.velocity.step=1.0"]
+    plan = engine.load(
+        REPOSITORY / "conf" / "ornstein_uhlenbeck.yaml", ["sweep.replicates=2", "sweep.axes.gamma=[1.5]", *few]
+    )
     assert {row.derivative: row.verdict for row in check_gradients(plan)} == {"dv.sigma": "ok", "dv.gamma": "ok"}
 
 
