@@ -120,13 +120,15 @@ def search(
     rtol: float | None = None,
     atol: float | None = None,
     max_steps: int = 64,
+    name: str = "guess",
 ) -> Root:
     """`find_root` for any way to come near: `approach` makes a `Start` of the function of a vector, the guess and the tolerances.
 
-    The way is not differentiated, so that it may be anything.
+    The way is not differentiated, so that it may be anything. `name` is what the caller's user calls the guess.
     """
-    y0, unravel = ravel_pytree(_real(guess))
-    tolerance = _tolerance(rtol, atol, max_steps, y0.dtype)
+    y0, unravel = ravel_pytree(real(guess, name))
+    tolerance = tolerances(rtol, atol, y0.dtype)
+    _check_steps(max_steps)
 
     def flat(y: Any) -> Any:
         return _residual(function(unravel(y), args), y, guess)
@@ -228,27 +230,32 @@ def _ends(bracket: Any) -> tuple[jax.Array, jax.Array]:
     return lower, upper
 
 
-def _real(guess: Any) -> Any:
-    """The guess as arrays of floats.
+def real(guess: Any, name: str = "guess") -> Any:
+    """The guess as arrays of floats; a list of numbers is one array, as for `ops.ode.solve`.
 
     Raises:
         ValueError: it is empty, complex, no number, or known to be not finite.
     """
     if not jax.tree_util.tree_leaves(guess):
-        raise ValueError("`guess` must hold at least one number, but is empty.")
+        raise ValueError(f"`{name}` must hold at least one number, but is empty.")
 
-    def real(leaf: Any) -> Any:
+    def one(leaf: Any) -> Any:
         try:
             array = jnp.asarray(leaf)
         except TypeError:
-            raise ValueError(f"`guess` must hold numbers, but holds {leaf!r}.") from None
+            raise ValueError(f"`{name}` must hold numbers, but holds {leaf!r}.") from None
         if jnp.issubdtype(array.dtype, jnp.complexfloating):
-            raise ValueError(f"`guess` must be real, but holds {array.dtype}. Solve for real and imaginary parts.")
+            raise ValueError(f"`{name}` must be real, but holds {array.dtype}. Solve for real and imaginary parts.")
         if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(array))):
-            raise ValueError(f"`guess` must be finite, but holds {leaf!r}.")
+            raise ValueError(f"`{name}` must be finite, but holds {leaf!r}.")
         return jnp.asarray(array, array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float))
 
-    return jax.tree_util.tree_map(real, guess)
+    return jax.tree_util.tree_map(one, guess, is_leaf=_is_numbers)
+
+
+def _is_numbers(node: Any) -> bool:
+    """Whether something is a list of nothing but numbers, nested or not."""
+    return isinstance(node, list) and all(_is_numbers(n) or isinstance(n, int | float | complex) for n in node)
 
 
 def _residual(found: Any, y: Any, guess: Any) -> jax.Array:
@@ -277,7 +284,7 @@ def _words(tree: Any) -> str:
     return ", ".join(shown)
 
 
-def _tolerance(rtol: Any, atol: Any, max_steps: Any, dtype: Any) -> Tolerance:
+def tolerances(rtol: Any, atol: Any, dtype: Any) -> Tolerance:
     """The tolerances of the unknowns, in their precision.
 
     Raises:
@@ -291,8 +298,16 @@ def _tolerance(rtol: Any, atol: Any, max_steps: Any, dtype: Any) -> Tolerance:
             raise ValueError(f"`{name}` must be a positive number, but is {value!r}. Write 1e-10, say, or leave it out.")
     if rtol is not None and rtol < 4 * least:
         raise ValueError(f"`rtol` must be at least {4 * least:.1e} in {np.dtype(dtype).name}, but is {rtol}: rounding is larger.")
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"`max_steps` must be a positive integer, but is {max_steps!r}. Write 64, say.")
     default = least ** (2 / 3)
     rtol = default if rtol is None else rtol
     return Tolerance(rtol, rtol / 100 if atol is None else atol)
+
+
+def _check_steps(max_steps: Any) -> None:
+    """How many steps there may be.
+
+    Raises:
+        ValueError: it is no positive integer.
+    """
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"`max_steps` must be a positive integer, but is {max_steps!r}. Write 64, say.")
