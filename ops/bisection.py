@@ -39,9 +39,9 @@ class Bisection(optimistix.AbstractRootFinder[Any, Any, Any, Bracket]):
     ) -> Bracket:
         """The whole interval."""
         lower, upper = (jnp.asarray(options[end], y.dtype) for end in ("lower", "upper"))
-        falls = fn(lower, args)[0] > fn(upper, args)[0]
+        ends = jax.vmap(lambda t: fn(t, args)[0])(jnp.stack([lower, upper]))
         enough = 4 * jnp.finfo(y.dtype).eps * jnp.maximum(jnp.abs(lower), jnp.abs(upper))
-        return Bracket(lower, upper, falls, enough)
+        return Bracket(lower, upper, ends[0] > ends[1], enough)
 
     def step(
         self, fn: Any, y: Any, args: Any, options: dict[str, Any], state: Bracket, tags: frozenset[object]

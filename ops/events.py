@@ -307,12 +307,9 @@ class Watch:
         return Look(*(jnp.stack(parts) for parts in zip(*looks, strict=True)))
 
     def sides(self, t: Any, y: Any, noise: Any = 0.0) -> jax.Array:
-        """The side of each condition; of one that is zero, the side to which it is about to go, 0 if its rate and that soon after are 0."""
+        """The side of each condition; of one that is zero, the side to which it is about to go, 0 if its rate is zero too."""
         now = self.look(t, y)
-        ahead = self.way * (1e-4 * self.span).astype(t.dtype)
-        soon = self.look(t + ahead, _moved_straight(y, self.field(t, y, self.args), ahead)).rate
-        leaving = jnp.where(now.rate != 0, now.rate, soon)
-        return jnp.sign(jnp.where(jnp.abs(now.value) > jnp.maximum(now.noise, noise), now.value, leaving))
+        return jnp.sign(jnp.where(jnp.abs(now.value) > jnp.maximum(now.noise, noise), now.value, now.rate))
 
     def crossing(self, index: Any, t: Any, y: Any, fires: Any, waiting: Any, bound: Any) -> tuple[Any, Any]:
         """The time and the state at which a condition is zero, from close by.
@@ -335,17 +332,19 @@ class Watch:
         value, rate = jax.lax.stop_gradient(measure(t, y))
         moves = fires & ~(waiting & (jnp.abs(value) > jnp.abs(rate) * 10 * self.tie(t)))
 
-        def improve(shift: Any, _: Any) -> tuple[Any, None]:
-            value, rate = measure(t + shift, _moved(self.field, t, y, shift, self.args))
+        def improve(shift: Any, _: Any) -> tuple[Any, Any]:
+            now = _moved(self.field, t, y, shift, self.args)
+            value, rate = measure(t + shift, now)
             rate = jnp.where(moves & (rate != 0), rate, jnp.where(moves, jnp.finfo(rate.dtype).tiny, 1.0))
             step = jnp.where(moves, -value, 0.0) / rate
             still = jax.lax.stop_gradient(step)
             kept = jnp.clip(jax.lax.stop_gradient(shift) + jnp.where(jnp.isfinite(still), still, 0), -bound, bound)
             moved = shift + step  # the derivative is this one's, whatever is kept of the value
-            return jax.lax.stop_gradient(kept) + (moved - jax.lax.stop_gradient(moved)), None
+            return jax.lax.stop_gradient(kept) + (moved - jax.lax.stop_gradient(moved)), (t + shift, now)
 
-        shift, _ = jax.lax.scan(improve, jnp.zeros_like(t), None, length=NEWTON)
-        return t + shift, _moved(self.field, t, y, shift, self.args)
+        _, found = jax.lax.scan(improve, jnp.zeros_like(t), None, length=NEWTON + 1)
+        last: tuple[Any, Any] = jax.tree_util.tree_map(lambda leaf: leaf[-1], found)
+        return last
 
     def across(self, index: Any, t: Any, y: Any, sides: Any, t_before: Any, before: Any) -> tuple[Any, Any]:
         """The sides after an event, and which other events its reset makes happen at once."""
