@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optimistix
 
 
@@ -32,15 +33,22 @@ class Bisection(optimistix.AbstractRootFinder[Any, Any, Any, Bracket]):
 
     rtol: float = 0.0
     atol: float = 0.0
-    norm: ClassVar[Callable[[Any], Any]] = jnp.abs
+    norm: ClassVar[Callable[[Any], Any]] = jnp.abs  # type: ignore[misc]  # as those of optimistix
 
     def init(
-        self, fn: Any, y: Any, args: Any, options: dict[str, Any], f_struct: Any, aux_struct: Any, tags: frozenset[object]
+        self,
+        fn: Any,
+        y: Any,
+        args: Any,
+        options: dict[str, Any],
+        f_struct: Any,
+        aux_struct: Any,
+        tags: frozenset[object],
     ) -> Bracket:
         """The whole interval."""
         lower, upper = (jnp.asarray(options[end], y.dtype) for end in ("lower", "upper"))
         ends = jax.vmap(lambda t: fn(t, args)[0])(jnp.stack([lower, upper]))
-        enough = 4 * jnp.finfo(y.dtype).eps * jnp.maximum(jnp.abs(lower), jnp.abs(upper))
+        enough = 4 * np.finfo(y.dtype).eps * jnp.maximum(jnp.abs(lower), jnp.abs(upper))
         return Bracket(lower, upper, ends[0] > ends[1], enough)
 
     def step(
@@ -59,7 +67,15 @@ class Bisection(optimistix.AbstractRootFinder[Any, Any, Any, Bracket]):
         return jnp.abs(state.upper - state.lower) <= state.enough, optimistix.RESULTS.successful
 
     def postprocess(
-        self, fn: Any, y: Any, aux: Any, args: Any, options: dict[str, Any], state: Bracket, tags: frozenset[object], result: Any
+        self,
+        fn: Any,
+        y: Any,
+        aux: Any,
+        args: Any,
+        options: dict[str, Any],
+        state: Bracket,
+        tags: frozenset[object],
+        result: Any,
     ) -> tuple[Any, Any, dict[str, Any]]:
         """The last midpoint."""
         return y, aux, {}

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ops import ode
 from ops.adjoints import VALUES, current_adjoint, default_adjoint
@@ -142,7 +143,9 @@ def solve(
     times = None if ts is None else jnp.asarray(ts, dtype)
     end = jnp.asarray(t1, dtype) if times is None or t1 is not None else times[-1]
     field = ode._stacking(vector_field)
-    driven = find_jumps(args, (), start, end, (t0, ode._last(ts if t1 is None else t1)))  # checks what the forcings cover
+    driven = find_jumps(
+        args, (), start, end, (t0, ode._last(ts if t1 is None else t1))
+    )  # checks what the forcings cover
     y0, _ = ode._promoted(field, start, y0, driven.args)
     y0 = jax.tree_util.tree_map(jnp.asarray, y0)
     way = jnp.where(end < start, -1, 1).astype(dtype)
@@ -159,7 +162,7 @@ def solve(
     found = watch.sides(*still((start, y0)))
     seek, held = jax.closure_convert(seek, start, y0, found, end)
 
-    def advance(carry: Carry, number: Any) -> tuple[Carry, Any]:
+    def advance(carry: Carry, _: Any) -> tuple[Carry, Any]:
         waiting = jnp.any(carry.due)
         goes = ~carry.done & ~waiting
         t, last = still(carry.t), jnp.where(goes, end, carry.t)
@@ -182,13 +185,13 @@ def solve(
         index = jnp.argmax(due)
         base = _choose(waiting, (carry.t, carry.y), (stop, at_stop))
         bound = watch.tie(stop) + jnp.where(waiting, 0.0, 0.1 * jnp.abs(stop - t))
-        at, before = watch.crossing(index, *base, fires, waiting, bound)
+        at, before = watch.crossing(index, base[0], base[1], fires, waiting, bound)
         after = _switch(index, resets, at, before, args)
         after = _choose(fires, after, before)
 
         sides, jumped = watch.across(index, *still((at, after)), sides, *still((at, before)))
         due = (due | jumped) & (jnp.arange(len(declared)) != index)
-        count = carry.count + jnp.where(fires, 1, 0)
+        count = carry.number + jnp.where(fires, 1, 0)
         stops = fires & (enough[index] | ((beyond == "stop") & (count == max_events)))
         ends = ~carry.done & (stops | ~fires | ~fine)
         saved = carry.saved
@@ -198,17 +201,24 @@ def solve(
             saved = _choose(here, jax.tree_util.tree_map(lambda leaf: leaf[:-1], reached), saved)
             saved = _choose(stops & (until == 0), jax.tree_util.tree_map(lambda leaf: leaf[None], after), saved)
         new = Carry(
-            *_choose(carry.done, (carry.t, carry.y), (at, after)),
+            jnp.where(carry.done, carry.t, at),
+            _choose(carry.done, carry.y, after),
             jnp.where(carry.done, carry.sides, sides),
             jnp.where(fires & ~stops, due, False),
             carry.done | ends,
-            jnp.where(fires & (count > max_events), MAX_EVENTS, jnp.where(carry.done, carry.status, status)).astype(jnp.int32),
+            jnp.where(fires & (count > max_events), MAX_EVENTS, jnp.where(carry.done, carry.status, status)).astype(
+                jnp.int32
+            ),
             count.astype(jnp.int32),
             carry.steps + jnp.where(carry.done, 0, steps + path.steps).astype(jnp.int32),
             saved,
             jnp.where(stops, at, carry.ended),
         )
-        return new, (jnp.where(fires, at, jnp.nan), jnp.where(fires, index, -1).astype(jnp.int32), _masked(fires, before))
+        return new, (
+            jnp.where(fires, at, jnp.nan),
+            jnp.where(fires, index, -1).astype(jnp.int32),
+            _masked(fires, before),
+        )
 
     none = jnp.zeros(len(declared), bool)
     empty = None
@@ -228,7 +238,7 @@ def solve(
         jnp.where(fine, event_times, jnp.nan),
         event_index,
         _masked(fine, event_states),
-        jnp.minimum(carry.count, max_events),
+        jnp.minimum(carry.number, max_events),
     )
 
 
@@ -245,7 +255,7 @@ class Carry(NamedTuple):
 
     done: jax.Array
     status: jax.Array
-    count: jax.Array
+    number: jax.Array
     steps: jax.Array
     saved: Any
     ended: jax.Array
@@ -272,9 +282,9 @@ class Watch:
     span: jax.Array
     way: jax.Array
 
-    def tie(self, t: jax.Array) -> jax.Array:
+    def tie(self, t: jax.Array) -> Any:
         """How close two times are that count as one."""
-        return TIE * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), self.span)
+        return TIE * _precision(t).eps * jnp.maximum(jnp.abs(t), self.span)
 
     def value(self, number: int, t: Any, y: Any) -> Any:
         """A condition.
@@ -302,8 +312,10 @@ class Watch:
             size = jnp.abs(by_t * t) + sum(
                 jnp.sum(jnp.abs(p * x)) for p, x in zip(pull, jax.tree_util.tree_leaves(y), strict=True)
             )
-            noise = 8 * jnp.finfo(t.dtype).eps * size + jnp.abs(rate) * self.tie(t)
-            looks.append(Look(value, self.way * rate.astype(t.dtype), jnp.where(jnp.isfinite(noise), noise, 0).astype(t.dtype)))
+            noise = 8 * _precision(t).eps * size + jnp.abs(rate) * self.tie(t)
+            looks.append(
+                Look(value, self.way * rate.astype(t.dtype), jnp.where(jnp.isfinite(noise), noise, 0).astype(t.dtype))
+            )
         return Look(*(jnp.stack(parts) for parts in zip(*looks, strict=True)))
 
     def sides(self, t: Any, y: Any, noise: Any = 0.0) -> jax.Array:
@@ -335,7 +347,7 @@ class Watch:
         def improve(shift: Any, _: Any) -> tuple[Any, Any]:
             now = _moved(self.field, t, y, shift, self.args)
             value, rate = measure(t + shift, now)
-            rate = jnp.where(moves & (rate != 0), rate, jnp.where(moves, jnp.finfo(rate.dtype).tiny, 1.0))
+            rate = jnp.where(moves & (rate != 0), rate, jnp.where(moves, _precision(rate).tiny, 1.0))
             step = jnp.where(moves, -value, 0.0) / rate
             still = jax.lax.stop_gradient(step)
             kept = jnp.clip(jax.lax.stop_gradient(shift) + jnp.where(jnp.isfinite(still), still, 0), -bound, bound)
@@ -354,7 +366,7 @@ class Watch:
         jumped = ~own & (sides * new < 0) & self.wanted(sides)
         return jnp.where(own | ~jumped, new, sides), jumped
 
-    def wanted(self, sides: Any) -> jax.Array:
+    def wanted(self, sides: Any) -> Any:
         """Whether leaving each side is an event."""
         directions = jnp.asarray([event.direction for event in self.events])
         return (sides != 0) & ((directions == 0) | (directions == -sides))
@@ -367,7 +379,7 @@ def _seek(watch: Watch, t: Any, y: Any, sides: Any, end: Any, solver: Solver, ju
         Whether there is one, its time, which events happen then, the sides, the status and the number of steps.
     """
     first = watch.look(t, y)
-    threshold = first.noise + jnp.sqrt(jnp.finfo(t.dtype).tiny)
+    threshold = first.noise + jnp.sqrt(_precision(t).tiny)
 
     def height(value: Any, sides: Any) -> Any:
         """How far each condition is from changing its side; from leaving zero, where it is at zero."""
@@ -381,7 +393,7 @@ def _seek(watch: Watch, t: Any, y: Any, sides: Any, end: Any, solver: Solver, ju
             return jnp.where(s == t, 1.0, jnp.min(height(values, sides)))
 
         path = ode.solve(watch.field, y, watch.args, t0=t, t1=end, event=nearest, solver=solver, jumps=jumps)
-        hit = jnp.isfinite(path.event_time)
+        hit = jnp.isfinite(jnp.asarray(path.event_time))
         at = _choose(path.status == OK, (path.t, path.y), (t, y))
         now = watch.look(*at)
         high = height(now.value, sides)
@@ -400,6 +412,11 @@ def _seek(watch: Watch, t: Any, y: Any, sides: Any, end: Any, solver: Solver, ju
     state = (t, y, sides, none, jnp.array(True), zero, zero)
     at, _, sides, due, _, status, steps = jax.lax.while_loop(lambda state: state[4], onward, state)
     return jnp.any(due), at, due, sides, status, steps
+
+
+def _precision(x: Any) -> Any:
+    """The limits of a floating-point type."""
+    return np.finfo(x.dtype)
 
 
 def _moved(field: VectorField, t: Any, y: Any, h: Any, args: Any) -> Any:
@@ -450,7 +467,9 @@ def _declared(events: Any, max_events: Any, beyond: Any) -> list[Event]:
     if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
         raise ValueError(f"`max_events` must be a positive integer, but is {max_events!r}. Write 32, say.")
     if beyond not in ("fail", "stop"):
-        raise ValueError(f"`beyond` must be one of fail, stop, but is {beyond!r}.{ode._nearest(beyond, ('fail', 'stop'))}")
+        raise ValueError(
+            f"`beyond` must be one of fail, stop, but is {beyond!r}.{ode._nearest(beyond, ('fail', 'stop'))}"
+        )
     return list(declared)
 
 
@@ -482,10 +501,14 @@ def _reset(action: Any, t: Any, y: Any, args: Any) -> Callable[[Any, Any, Any], 
     shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(found)]
     if ode._structure(found) != ode._structure(y) or shapes != [leaf.shape for leaf in jax.tree_util.tree_leaves(y)]:
         hint = " It returned None: is a `return` missing?" if found is None else ""
-        raise ValueError(f"`action` must return the state as y0 has it, {ode._words(y)}, but returned {ode._words(found)}.{hint}")
+        raise ValueError(
+            f"`action` must return the state as y0 has it, {ode._words(y)}, but returned {ode._words(found)}.{hint}"
+        )
     for new, old in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(y), strict=True):
         if jnp.issubdtype(new.dtype, jnp.complexfloating) and not jnp.issubdtype(old.dtype, jnp.complexfloating):
-            raise ValueError("`action` must return real values as y0 has them, but returned complex ones. Write y0 * (1 + 0j).")
+            raise ValueError(
+                "`action` must return real values as y0 has them, but returned complex ones. Write y0 * (1 + 0j)."
+            )
 
     def apply(t: Any, y: Any, args: Any) -> Any:
         return jax.tree_util.tree_map(lambda new, old: jnp.asarray(new, old.dtype), reset(t, y, args), y)

@@ -651,7 +651,7 @@ def _event(
     def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
         return jnp.where(t == way * start, first, watched(way * t, of_state(y), args))
 
-    return diffrax.Event(condition, Bisection())
+    return diffrax.Event(condition, Bisection())  # type: ignore[call-arg]
 
 
 def _status(result: Any, y: Any, saved: Any) -> jax.Array:

@@ -45,6 +45,7 @@ class Bounces(NamedTuple):
     """When the ball would come to rest [s], extrapolated from the last three impacts."""
 
     status: Any
+    steps: Any
 
 
 def vector_field(t: Any, y: State, args: Any) -> State:
@@ -75,4 +76,4 @@ def bounces(
     flight, before = time[-1] - time[-2], time[-2] - time[-3]
     rest = time[-1] + flight**2 / (before - flight)  # Aitken's process: exact, as the flights are a geometric series
     energy = found.y.velocity**2 / 2 + g * found.y.height
-    return Bounces(time, (restitution * impact) ** 2 / (2 * g), time[-1], energy, rest, found.status)
+    return Bounces(time, (restitution * impact) ** 2 / (2 * g), time[-1], energy, rest, found.status, found.steps)

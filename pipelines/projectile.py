@@ -5,8 +5,8 @@
 with drag = c / m [1/m], for a sphere of diameter D about 0.25 D^2 / m in air at sea level (D in m, m in kg). Without drag the range is
 speed^2 sin(2 angle) / g.
 
-Source: J. R. Taylor, Classical Mechanics (2005), example 2.6: a baseball (0.15 kg, 7 cm) thrown at 30 m/s and 50 degrees flies 59 m,
-and 90 m in vacuum.
+Source: J. R. Taylor, Classical Mechanics (2005), section 2.4, and the baseball of example 2.6 (0.15 kg, 7 cm, 30 m/s, 50 degrees). Its
+range on level ground with g = 9.8 m/s^2 is 58.118637 m, by SciPy's DOP853 at rtol 1e-13; 90.44 m without drag.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ops.safe import norm
 class State(NamedTuple):
     """Position [m] and velocity [m/s], each (along the ground, up)."""
 
-    position: Float[Array, "2"]
-    velocity: Float[Array, "2"]
+    position: Float[Array, " axis"]
+    velocity: Float[Array, " axis"]
 
 
 class Landing(NamedTuple):
@@ -52,9 +52,7 @@ def vector_field(t: Any, y: State, args: Any) -> State:
 GROUND = Event(lambda t, y, args: y.position[1], direction=-1)
 
 
-def throw(
-    speed: Any, angle: Any, g: Any, drag: Any, *, longest: float = 100.0, solver: Solver = Solver()
-) -> Landing:
+def throw(speed: Any, angle: Any, g: Any, drag: Any, *, longest: float = 100.0, solver: Solver = Solver()) -> Landing:
     """The landing of a ball thrown from the ground at an angle [degrees], within `longest` [s]."""
     angle = jnp.deg2rad(angle)
     start = State(jnp.zeros(2), speed * jnp.stack([jnp.cos(angle), jnp.sin(angle)]))

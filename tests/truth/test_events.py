@@ -94,7 +94,17 @@ def test_derivatives_of_event_times_and_of_states_after_resets(mode: str, deriva
 
     def found(p: Any) -> Any:
         height, g, e = p
-        ball = solve(falling, [height, 0.0], {"g": g, "e": e}, events=GROUND, max_events=4, t1=9.0, rtol=1e-9, atol=1e-11, max_steps=512)
+        ball = solve(
+            falling,
+            [height, 0.0],
+            {"g": g, "e": e},
+            events=GROUND,
+            max_events=4,
+            t1=9.0,
+            rtol=1e-9,
+            atol=1e-11,
+            max_steps=512,
+        )
         return jnp.stack([ball.event_times[0], ball.event_times[2], *ball.y])
 
     def closed(p: Any) -> Any:
@@ -172,7 +182,9 @@ def test_events_at_one_time_in_declared_order_and_chains() -> None:
     # y = e v s - g s^2 / 2 with v = sqrt(2 g h), s = 2 - v / g, dv/dh = g / v: each ball by its own height, also where they hit together
     rate = G / (2 * speed)
     by_height = 0.5 * rate * since - (speed - G * since) * rate / G
-    np.testing.assert_allclose(np.stack([slopes.y["a"][:, 0], slopes.y["b"][:, 0]], 1), by_height * [1.0, 2.0], rtol=1e-7)
+    np.testing.assert_allclose(
+        np.stack([slopes.y["a"][:, 0], slopes.y["b"][:, 0]], 1), by_height * [1.0, 2.0], rtol=1e-7
+    )
     np.testing.assert_allclose(slopes.event_times[:, :2], 0.0, atol=1e-12)
 
 
@@ -194,7 +206,9 @@ def test_directions_touches_saves_at_events_and_the_end() -> None:
     )(jnp.array([0.0, 1.0]))
     assert found.event_index.tolist() == [0, 2, 0, 1, 4, 3, 5, -1, -1]
     assert (int(found.events), int(found.status)) == (7, 0)
-    np.testing.assert_allclose(found.event_times[:7], [math.pi, math.pi, 2 * math.pi, 2 * math.pi, 7.0, 7.0, 8.0], rtol=1e-10)
+    np.testing.assert_allclose(
+        found.event_times[:7], [math.pi, math.pi, 2 * math.pi, 2 * math.pi, 7.0, 7.0, 8.0], rtol=1e-10
+    )
     np.testing.assert_allclose(found.event_time, 8.0, rtol=1e-12)
     np.testing.assert_allclose(found.event_states[4], [np.sin(7.0), np.cos(7.0)], rtol=1e-9)
     last = np.sin(8.0) + 3 * np.cos(1.0)
