@@ -159,7 +159,7 @@ def solve(
             return _seek(watch, t, y, sides, last, quick, jumps)
 
     still = jax.lax.stop_gradient
-    found = watch.sides(*still((start, y0)))
+    found = watch.still().sides(*still((start, y0)))
     seek, held = jax.closure_convert(seek, start, y0, found, end)
 
     def advance(carry: Carry, _: Any) -> tuple[Carry, Any]:
@@ -189,7 +189,7 @@ def solve(
         after = _switch(index, resets, at, before, args)
         after = _choose(fires, after, before)
 
-        sides, jumped = watch.across(index, *still((at, after)), sides, *still((at, before)))
+        sides, jumped = watch.still().across(index, *still((at, after)), sides, *still((at, before)))
         due = (due | jumped) & (jnp.arange(len(declared)) != index)
         count = carry.number + jnp.where(fires, 1, 0)
         stops = fires & (enough[index] | ((beyond == "stop") & (count == max_events)))
@@ -225,7 +225,9 @@ def solve(
     if times is not None:
         empty = jax.tree_util.tree_map(lambda leaf: jnp.full((times.shape[0], *leaf.shape), jnp.nan, leaf.dtype), y0)
     zero = jnp.asarray(0, jnp.int32)
-    first = Carry(start, y0, found, none, jnp.array(False), zero, zero, zero, empty, jnp.asarray(jnp.nan, dtype))
+    moving = start, y0, empty, jnp.asarray(jnp.nan, dtype)
+    start, y0, empty, ended = _with_tangents(moving, [x for x in jax.tree_util.tree_leaves(args) if _is_inexact(x)])
+    first = Carry(start, y0, found, none, jnp.array(False), zero, zero, zero, empty, ended)
     carry, happened = jax.lax.scan(advance, first, jnp.arange(max_events + (beyond == "fail")))
     fine = carry.status == OK
     event_times, event_index, event_states = jax.tree_util.tree_map(lambda leaf: leaf[:max_events], happened)
@@ -240,6 +242,22 @@ def solve(
         _masked(fine, event_states),
         jnp.minimum(carry.number, max_events),
     )
+
+
+@jax.custom_jvp
+def _with_tangents(values: Any, others: Any) -> Any:
+    """Values that move if others do, though it be by zero: JAX would trace a loop again for each that it finds to move after all."""
+    return values
+
+
+@_with_tangents.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return _with_tangents(*primals), tangents[0]
+
+
+def _is_inexact(leaf: Any) -> bool:
+    """Whether a leaf is an array of floating-point numbers."""
+    return isinstance(leaf, jax.Array | np.ndarray) and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 class Carry(NamedTuple):
@@ -357,6 +375,11 @@ class Watch:
         _, found = jax.lax.scan(improve, jnp.zeros_like(t), None, length=NEWTON + 1)
         last: tuple[Any, Any] = jax.tree_util.tree_map(lambda leaf: leaf[-1], found)
         return last
+
+    def still(self) -> Watch:
+        """The same, for what has no derivative."""
+        stop = jax.lax.stop_gradient
+        return replace(self, args=jax.tree_util.tree_map(lambda x: stop(x) if _is_inexact(x) else x, self.args))
 
     def across(self, index: Any, t: Any, y: Any, sides: Any, t_before: Any, before: Any) -> tuple[Any, Any]:
         """The sides after an event, and which other events its reset makes happen at once."""
