@@ -20,11 +20,11 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 
 from ops import ensemble
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
+from ops.bisection import Bisection
 from ops.forcing import known
 from ops.guards import BEYOND, BoundedSteps, guarded, within
 from ops.interpolation import Interpolation, interpolation
@@ -177,7 +177,7 @@ def solve(
             chosen, between, None if event is None else last - start, probed.norm, of_state
         ),
         adjoint=adjoint,
-        event=None if event is None else _event(event, chosen, of_state),
+        event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state),
         max_steps=chosen.max_steps,
         throw=False,
     )
@@ -617,21 +617,40 @@ def _adjoint(solver: Solver) -> Any:
     return made[name]() if isinstance(name, str) else name
 
 
-def _event(event: Callable[[Any, Any, Any], Any], solver: Solver, of_state: Callable[[Any], Any]) -> Any:
-    """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes."""
+def _event(
+    event: Callable[[Any, Any, Any], Any],
+    field: VectorField,
+    start: Any,
+    end: Any,
+    y0: Any,
+    args: Any,
+    of_state: Callable[[Any], Any],
+) -> Any:
+    """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes.
+
+    Where it is zero at the start it has the sign that it is about to take. (diffrax counts time forward in a backward solve.)
+    """
     parameters = inspect.signature(event).parameters
     if len(parameters) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         raise ValueError(f"`event` must take (t, y, args), but takes ({', '.join(parameters)}).")
 
-    def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
-        value = jnp.asarray(event(t, of_state(y), args))
+    def watched(t: Any, y: Any, args: Any) -> Any:
+        value = jnp.asarray(event(t, y, args))
         if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(
                 f"`event` must return a real scalar that crosses zero, but returned {value.dtype}{list(value.shape)}."
             )
         return value
 
-    return diffrax.Event(condition, optimistix.Bisection(rtol=min(solver.rtol, 1e-10), atol=1e-14))  # type: ignore[call-arg]
+    way = jnp.where(end < start, -1, 1).astype(start.dtype)
+    slope = field(start, y0, args)
+    first, leaving = jax.jvp(lambda t, y: watched(t, y, args), (start, y0), (jnp.ones_like(start), slope))
+    first = jax.lax.stop_gradient(jnp.where(first == 0, way.astype(first.dtype) * leaving, first))
+
+    def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
+        return jnp.where(t == way * start, first, watched(way * t, of_state(y), args))
+
+    return diffrax.Event(condition, Bisection())  # type: ignore[call-arg]
 
 
 def _status(result: Any, y: Any, saved: Any, max_abs: Any) -> jax.Array:

@@ -297,3 +297,22 @@ def test_a_slope_that_is_no_number_at_the_end_spoils_nothing() -> None:
     assert float(final(1.0, 1.0)) == 0.0
     np.testing.assert_allclose(jax.grad(final)(1.0, 1.0), -1.0, rtol=1e-12)
     assert float(solve(lambda t, y, a: 1 / t, 3.0, t0=0.0, t1=jnp.array(0.0)).y) == 3.0
+
+
+def test_events_backward_of_any_size_and_from_zero_at_the_start() -> None:
+    """x = t - t0 meets t = 1, in whatever units the condition is; backward too; and it leaves a zero at the start without an event."""
+
+    def lane(t1: Any, mark: Any, unit: Any) -> Any:
+        return solve(lambda t, y, a: 1.0 + 0 * y, 0.0, t1=t1, event=lambda t, y, a: unit * (t - mark)).event_time
+
+    units = jnp.array([1e-9, 1e9, 1.0, 1.0])
+    found = jax.jit(jax.vmap(lane))(jnp.array([3.0, 3.0, -3.0, 3.0]), jnp.array([1.0, 1.0, -1.0, 0.0]), units)
+    np.testing.assert_allclose(found[:3], [1.0, 1.0, -1.0], rtol=1e-14)
+    assert np.isnan(found[3])
+
+
+def test_an_event_in_single_precision() -> None:
+    with jax.enable_x64(False):
+        found = solve(lambda t, y, g: [y[1], -g], [20.0, 0.0], 9.81, t1=10.0, event=lambda t, y, g: y[0], rtol=1e-5)
+        assert int(found.status) == 0
+        np.testing.assert_allclose(found.event_time, math.sqrt(40 / 9.81), rtol=1e-5)

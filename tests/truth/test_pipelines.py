@@ -270,3 +270,47 @@ def test_the_plan_s_function_is_a_plain_function() -> None:
     assert jax.vmap(energy)(np.array([1.0, 2.0])).shape == (2,)
     with pytest.raises(engine.UserError, match="'omega'"):
         plan.function({"omgea": 1.0})
+
+
+def test_bouncing_ball_impacts_and_their_derivatives(as_shipped: Callable[[str], Any]) -> None:
+    """t_n = t1 (1 + 2 e + ... + 2 e^(n-1)), t1 = sqrt(2 h / g); the top after it is e^(2n) h; t5 = 10.2664776225 and dt5/de = 23.2624201587
+    at e = 0.9; the end of all bounces is t1 (1 + e) / (1 - e), 27.1290193356."""
+    ds = as_shipped("bouncing_ball")
+    e, n = ds.restitution.values[:, None], np.arange(5)
+    first = np.sqrt(2 * 10 / 9.81)
+    exact = first * (2 * np.cumsum(e**n, axis=1) - 1)
+    np.testing.assert_allclose(ds.impact.values, exact, rtol=1e-9)
+    np.testing.assert_allclose(ds.top.values, 10 * e ** (2 * n + 2), rtol=1e-8)
+    np.testing.assert_allclose(ds.energy.values, 98.1 * e[:, 0] ** 10, rtol=1e-8)
+    np.testing.assert_allclose(ds.rest.values, first * ((1 + e) / (1 - e))[:, 0], rtol=1e-8)
+    np.testing.assert_allclose(
+        ds["dlast.restitution"].values, 2 * first * (n * e ** np.maximum(n - 1, 0)).sum(1), rtol=1e-7
+    )
+    np.testing.assert_allclose(ds["dlast.g"].values, -exact[:, -1] / (2 * 9.81), rtol=1e-7)
+    at = ds.isel(restitution=-1)
+    published = [10.26647762247017893, 23.262420158727734296, 27.129019335614224872]
+    np.testing.assert_allclose([at["last"], at["dlast.restitution"], at.rest], published, rtol=1e-8)
+
+
+def test_projectile_range_and_its_derivatives(as_shipped: Callable[[str], Any]) -> None:
+    """Without drag v^2 sin(2 a) / g; with it, at 50 degrees, against SciPy's DOP853 and its variational equations at rtol 1e-13."""
+    ds = as_shipped("projectile")
+    vacuum = ds.sel(drag=0.0)
+    a = np.deg2rad(ds.angle.values)
+    np.testing.assert_allclose(vacuum.range.values, 900 / 9.8 * np.sin(2 * a), rtol=1e-9)
+    np.testing.assert_allclose(vacuum.time.values, 60 / 9.8 * np.sin(a), rtol=1e-9)
+    np.testing.assert_allclose(vacuum["drange.angle"].values, 1800 / 9.8 * np.cos(2 * a) * np.pi / 180, rtol=1e-7)
+    air = ds.isel(drag=1).sel(angle=50.0)
+    scipy = [58.118637005010044, 4.105666619239514, 20.971005242677126, -0.485050546053098, -2363.6085741710167]
+    found = [air.range, air.time, air.speed, air["drange.angle"], air["drange.drag"]]
+    np.testing.assert_allclose(found, scipy, rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bouncing_ball", "projectile"])
+def test_derivatives_of_events_by_finite_differences(name: str) -> None:
+    from engine.gradient_check import check_gradients
+
+    few = {"bouncing_ball": "sweep.axes.restitution=[0.6,0.9]", "projectile": "sweep.axes.angle=[30.0,70.0]"}
+    plan = engine.load(REPOSITORY / "conf" / f"{name}.yaml", [few[name]])
+    assert {row.verdict for row in check_gradients(plan)} == {"ok"}
