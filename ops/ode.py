@@ -241,7 +241,7 @@ def solve(
         state,
         args,
         saveat=_saved_at(asked, of_state, backsolves),
-        stepsize_controller=_controller(chosen, between, None if event is None else last - start, norm),
+        stepsize_controller=_controller(chosen, between, None if event is None else last - start, norm, asked),
         adjoint=adjoint,
         event=None if event is None else _event(event, chosen, of_state),
         max_steps=chosen.max_steps,
@@ -599,12 +599,21 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
 
-def _controller(solver: Solver, jumps: Jumps | None, watched: Any, norm: Callable[[Any], Any]) -> Any:
-    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event."""
+def _controller(
+    solver: Solver, jumps: Jumps | None, watched: Any, norm: Callable[[Any], Any], times: jax.Array | None
+) -> Any:
+    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event.
+
+    Those of Kvaerno's method of order 5 end at the times asked for: diffrax interpolates them by a cubic, whose error is a thousand
+    times the tolerance.
+    """
 
     def adaptive() -> Any:
         longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-        return FreeSteps(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
+        free = FreeSteps(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
+        if times is None or not isinstance(solver.scheme, diffrax.Kvaerno5):
+            return free
+        return diffrax.ClipStepSizeController(free, step_ts=jax.lax.stop_gradient(times))
 
     return controller(solver.step, jumps, adaptive)
 
