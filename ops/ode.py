@@ -174,7 +174,7 @@ def solve(
         args,
         saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
         stepsize_controller=_controller(
-            chosen, between, None if event is None else last - start, probed.norm, of_state
+            chosen, between, None if event is None else last - start, probed.norm, of_state, asked
         ),
         adjoint=adjoint,
         event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state),
@@ -588,14 +588,24 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
 
 
 def _controller(
-    solver: Solver, jumps: Jumps | None, watched: Any, norm: Callable[[Any], Any], of_state: Callable[[Any], Any]
+    solver: Solver,
+    jumps: Jumps | None,
+    watched: Any,
+    norm: Callable[[Any], Any],
+    of_state: Callable[[Any], Any],
+    times: jax.Array | None,
 ) -> Any:
-    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event."""
+    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event.
 
+    Those of Kvaerno's method of order 5 end at the times asked for: diffrax interpolates them by a cubic, whose error is a thousand
+    times the tolerance.
+    """
     if solver.step is not None:
         return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-    steps = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
+    steps: Any = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
+    if times is not None and isinstance(solver.scheme, diffrax.Kvaerno5):
+        steps = diffrax.ClipStepSizeController(steps, step_ts=jax.lax.stop_gradient(times))
     return steps if jumps is None else adaptive_between(steps, jumps)
 
 

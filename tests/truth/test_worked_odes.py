@@ -164,3 +164,16 @@ def test_a_small_parameter_does_not_outweigh_the_others() -> None:
     slope, (v, steps) = jax.jacfwd(last, has_aux=True)(2.0, 1e-4)
     np.testing.assert_allclose(slope, -v * 1.5, rtol=2e-4)
     assert int(steps) < 1600
+
+
+def test_states_between_are_as_good_as_the_last() -> None:
+    """At times asked for, long before the end, that no step would end at by itself; recomputed with Radau at 1e-10."""
+    start = robertson.Concentrations(1.0, 0.0, 0.0)
+    found = solve(
+        robertson.vector_field, start, (0.04, 3e7, 1e4), ts=[0.4, 40.0, 1e3], solver="kvaerno5", rtol=1e-8, atol=1e-12
+    )
+    exact = [
+        [0.98517211386099057, 3.3863953789749238e-5, 0.014794022185220334],
+        [0.71582706871940704, 9.185534764557849e-6, 0.28416374574582925],
+    ]
+    np.testing.assert_allclose(jnp.stack(found.y, axis=-1)[:2], exact, rtol=1e-7)
