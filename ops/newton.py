@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import optimistix
 
@@ -32,3 +33,18 @@ class Newton(diffrax.VeryChord):
         result = optimistix.RESULTS.where(failed, diverges, fine)
         result = optimistix.RESULTS.where(state.result == fine, result, state.result)
         return solved | (result != fine), result
+
+    def postprocess(
+        self,
+        fn: Any,
+        y: Any,
+        aux: Any,
+        args: Any,
+        options: dict[str, Any],
+        state: Any,
+        tags: frozenset[object],
+        result: Any,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """The root; zero where there is none: the step is rejected, and its derivatives must be computed in numbers all the same."""
+        found = result == optimistix.RESULTS.successful
+        return jax.tree_util.tree_map(lambda leaf: jnp.where(found, leaf, 0), y), aux, {}
