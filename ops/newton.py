@@ -77,9 +77,12 @@ class Chord(optimistix.AbstractRootFinder[Any, Any, Any, Any]):
         solved = state.result == RESULTS.successful
         return ~solved | enough & (converged | diverged), RESULTS.where(solved, result, state.result)
 
-    def postprocess(self, fn: Any, y: Any, aux: Any, *rest: Any, **named: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """Nothing to do."""
-        return y, aux, {}
+    def postprocess(
+        self, fn: Any, y: Any, aux: Any, args: Any, options: Any, state: Any, tags: Any, result: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """The root; zero where there is none: the step is rejected, and its derivatives must be computed in numbers all the same."""
+        found = result == RESULTS.successful
+        return jax.tree_util.tree_map(lambda leaf: jnp.where(found, leaf, 0), y), aux, {}
 
 
 def with_newton(kind: Any, rtol: float, atol: float) -> Any:

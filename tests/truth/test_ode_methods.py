@@ -98,6 +98,7 @@ def test_a_pair_is_a_sum_for_a_method_that_splits() -> None:
         np.testing.assert_allclose(found.y, exact, rtol=1e-6, err_msg=method)
 
 
+@pytest.mark.slow
 def test_gradient_through_a_split_field() -> None:
     """y' = a - k y from 0: y(1) = a (1 - exp(-k)) / k, by a and by k."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engine.errors import UserError
+from engine.gradient_check import check_gradients
 from engine.program import fit
 from tests.project import Project
 
@@ -92,3 +93,36 @@ def test_a_sample_that_does_not_fit_is_warned_about(project: Project) -> None:
     )
     assert not few
     assert "`execution.memory` should hold a sample" in many[-1]
+
+
+@pytest.mark.slow
+def test_derivatives_by_times_agree_with_finite_differences(project: Project) -> None:
+    """y' = -y cos t through `t0`, `t1` and `ts`, the last of every step, and a complex state, as `check-grad` sees them."""
+    project.model("""\
+        import jax.numpy as jnp
+
+        from ops.ode import solve
+
+        TIGHT = {"rtol": 1e-10, "atol": 1e-12, "max_steps": 512}
+
+
+        def ends(begin, end):
+            field = lambda t, y, args: -y * jnp.cos(t)
+            by_step = solve(field, 1.0, t0=begin, t1=end, ts="steps", **TIGHT)
+            turned = solve(lambda t, y, w: 1j * w * y, 1 + 0j, end, ts=[0.5, 1.0], **TIGHT)
+            return {
+                "y": by_step.y[by_step.length - 1] + jnp.sum(turned.y.imag),
+                "at": solve(field, 1.0, t0=begin, ts=jnp.stack([(begin + end) / 2, end]), **TIGHT).y,
+            }
+    """).yaml("""\
+        defaults: [engine, _self_]
+        name: case
+        parameters: {begin: 0.2, end: 1.5}
+        stages: {ends: {_target_: model.ends}}
+        outputs: {y: ends.y, at: ends.at}
+        derivatives:
+          dy: {of: y, wrt: [begin, end], mode: reverse}
+          dat: {of: at, wrt: [begin, end], kind: jacobian, mode: forward}
+    """)
+    found = [row.verdict for row in check_gradients(project.load())]
+    assert found == ["ok"] * 4
