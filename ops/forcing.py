@@ -50,8 +50,8 @@ ROUNDINGS = 128
 def _numbers(value: Any) -> Any:
     """Numbers and lists as NumPy arrays, which stay known while JAX traces; JAX's own arrays as they are."""
     if any(isinstance(part, jax.Array) for part in jax.tree_util.tree_leaves(value)):
-        array = jnp.asarray(value)
-        return array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
+        traced = jnp.asarray(value)
+        return traced if jnp.issubdtype(traced.dtype, jnp.inexact) else traced.astype(float)
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths: each check says what it needs
@@ -99,18 +99,18 @@ class Forcing(eqx.Module):
         return Product(as_forcing(other), self)
 
     def __neg__(self) -> Forcing:
-        return self * -1.0
+        return Product(self, Constant(-1.0))
 
     def __sub__(self, other: Any) -> Forcing:
-        return self + -as_forcing(other)
+        return Sum(self, -as_forcing(other))
 
     def __rsub__(self, other: Any) -> Forcing:
-        return as_forcing(other) + -self
+        return Sum(as_forcing(other), -self)
 
     def __truediv__(self, other: Any) -> Forcing:
         if isinstance(other, Forcing):
             raise TypeError("a forcing must be divided by a number or an array, but is divided by a forcing.")
-        return self * (1.0 / _numbers(other))
+        return Product(self, Constant(1.0 / _numbers(other)))
 
     __array_ufunc__ = None  # so that an array on the left leaves the operation to the forcing
 
@@ -197,7 +197,7 @@ def is_primitive(node: Any) -> bool:
 
 def passed(t: Any, edges: Any, left: bool) -> jax.Array:
     """Whether each jump lies behind."""
-    return t > edges if left else t >= edges
+    return jnp.greater(t, edges) if left else jnp.greater_equal(t, edges)
 
 
 def count_passed(t: Any, edges: Any, left: bool) -> jax.Array:
@@ -218,7 +218,9 @@ class Pulse(Primitive):
             _check_finite(name, getattr(self, name))
         width = known(self.width)
         if width is not None and (width < 0).any():
-            raise ValueError(f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order.")
+            raise ValueError(
+                f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order."
+            )
         shapes = {name: jnp.shape(getattr(self, name)) for name in ("start", "width", "height")}
         try:
             shape = np.broadcast_shapes(*shapes.values())
@@ -305,8 +307,9 @@ class SquareWave(Primitive):
             raise ValueError(f"`period` must be positive, but is {period:g}.")
         if duty is not None and not 0 <= duty <= 1:
             raise ValueError(f"`duty` must be the part of a period from 0 to 1, but is {duty:g}. Write 0.5, say.")
-        if self.cycles is not None and (isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1):
-            raise ValueError(f"`cycles` must be a positive integer, or left out, but is {self.cycles!r}.")
+        cycles: Any = self.cycles
+        if cycles is not None and (isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1):
+            raise ValueError(f"`cycles` must be a positive integer, or left out, but is {cycles!r}.")
 
     def cycle(self, numbers: Any) -> jax.Array:
         """The rise and the fall of some cycles, by number."""
@@ -579,7 +582,9 @@ def without_gaps(times: Any, values: Any, rows: Rows, nan: str, time: str) -> tu
     missing = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if np.isnan(times).any() and nan != "drop":
         i = int(np.flatnonzero(np.isnan(times))[0])
-        raise ValueError(f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop.")
+        raise ValueError(
+            f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop."
+        )
     if nan == "drop":
         keep = ~missing & ~np.isnan(times)
         return times[keep], values[keep], rows.kept(keep)
@@ -609,7 +614,9 @@ def check_knots(times: Any, values: Any, rows: Rows, *, repeats: bool, short: bo
         raise ValueError(f"`times` must be a list of at least two times, but has the shape {shape} in {rows.name}.")
     if count != shape[0] and not (short and count == shape[0] - 1):
         also = ", or one for each interval" if short else ""
-        raise ValueError(f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values.")
+        raise ValueError(
+            f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values."
+        )
     t, v = known(times), known(values)
     for name, array in (("times", t), ("values", v)):
         if array is not None and array.dtype.kind not in ("f" if name == "times" else "fc"):
@@ -653,7 +660,7 @@ def _check_finite(name: str, value: Any) -> None:
     if array is None:
         return
     if array.dtype.kind not in "fciub":
-        raise ValueError(f"`{name}` must be a number, or a list of numbers, but is {value!r}.")
+        raise ValueError(f"`{name}` must be a number, or a list of numbers, but is {array.tolist()!r}.")
     if not np.isfinite(array).all():
         raise ValueError(f"`{name}` must be finite, but is {_shown(array, ~np.isfinite(array))}.")
 

@@ -17,7 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import (  # type: ignore[attr-defined]
+    ClosedJaxpr,
+    Jaxpr,
+    Literal,
+    jaxpr_as_fun,
+)
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.forcing import DECLARED, SCOPE, is_primitive, known, rounding

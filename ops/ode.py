@@ -602,7 +602,11 @@ def _controller(solver: Solver, jumps: Jumps | None, watched: Any, norm: Callabl
         return diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
     adaptive = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
-    return adaptive if jumps is None else AdaptiveSteps(adaptive, jumps)
+    return (
+        adaptive
+        if jumps is None
+        else AdaptiveSteps(rtol=solver.rtol, atol=solver.atol, norm=norm, controller=adaptive, jumps=jumps)
+    )
 
 
 def _adjoint(solver: Solver) -> Any:

@@ -6,6 +6,7 @@ see the wrong field, and no step would be short enough.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Jumps(eqx.Module):
@@ -46,11 +48,11 @@ class Between(diffrax.AbstractWrappedSolver[Any]):
     Some methods look beyond the end of a step, Kvaerno's of order 4 and 5 by 15 and 23 % of its length, and all of them at the end.
     """
 
-    solver: diffrax.AbstractSolver[Any]
+    solver: Any  # type: ignore[misc]
     jumps: Jumps
 
     @property
-    def term_structure(self) -> Any:  # type: ignore[override]
+    def term_structure(self) -> Any:
         """That of the solver inside."""
         return self.solver.term_structure
 
@@ -62,14 +64,14 @@ class Between(diffrax.AbstractWrappedSolver[Any]):
     @property
     def root_finder(self) -> Any:
         """That of the solver inside, if it is implicit."""
-        return self.solver.root_finder  # type: ignore[attr-defined]
+        return self.solver.root_finder
 
     @property
     def scan_kind(self) -> Any:
         """The loop over the stages of the solver inside, which the adjoint chooses."""
-        return self.solver.scan_kind  # type: ignore[attr-defined]
+        return self.solver.scan_kind
 
-    def order(self, terms: Any) -> int | None:
+    def order(self, terms: Any) -> Any:
         """That of the solver inside."""
         return self.solver.order(terms)
 
@@ -138,27 +140,17 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
     moves as a whole.
     """
 
-    controller: diffrax.AbstractAdaptiveStepSizeController[Any, Any]
+    controller: Any
     jumps: Jumps
 
-    @property
-    def rtol(self) -> Any:  # type: ignore[override]
-        """That of the controller inside."""
-        return self.controller.rtol
-
-    @property
-    def atol(self) -> Any:  # type: ignore[override]
-        """That of the controller inside."""
-        return self.controller.atol
-
-    @property
-    def norm(self) -> Callable[[Any], Any]:  # type: ignore[override]
-        """That of the controller inside."""
-        return self.controller.norm
+    # An implicit solver without tolerances of its own takes these.
+    rtol: Any
+    atol: Any
+    norm: Callable[[Any], Any]
 
     def wrap(self, direction: Any) -> AdaptiveSteps:
         """With the direction of time."""
-        return AdaptiveSteps(self.controller.wrap(direction), self.jumps)  # type: ignore[arg-type]
+        return dataclasses.replace(self, controller=self.controller.wrap(direction))
 
     def init(
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
@@ -169,7 +161,15 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         return _earlier(end, jump), (inner, jump, jax.lax.stop_gradient(end - t0))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         inner, jump, wish = controller_state
@@ -198,7 +198,7 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
     def _interval(self, start: Any, end: Any, step: Any) -> Any:
         """The interval that begins at a time: (its begin, its end, its number of steps)."""
         stop = _earlier(end, self.jumps.after(start))
-        slightly_less = 1 - 8 * jnp.finfo(step.dtype).eps  # so that 0.3 holds three steps of 0.1
+        slightly_less = 1 - 8 * float(np.finfo(step.dtype).eps)  # so that 0.3 holds three steps of 0.1
         count = jax.lax.stop_gradient(jnp.ceil((stop - start) / step * slightly_less))
         return start, stop, jnp.maximum(count, 2).astype(jnp.int32)
 
@@ -215,7 +215,15 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         return jnp.where(number >= count, stop, start + (stop - start) * (number / count).astype(start.dtype))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         interval, number, end, step = controller_state
