@@ -241,7 +241,8 @@ class Pulse(Primitive):
         """The sum of the heights of the pulses that are on."""
         begins, ends = jnp.split(held, 2)
         on = passed(t, begins, left) & ~passed(t, ends, left)
-        return jnp.sum(jnp.where(on, jnp.ravel(jnp.asarray(self.height)), 0))
+        height = jnp.where(jnp.asarray(self.width) < 0, jnp.nan, self.height)  # a width that was traced may be negative
+        return jnp.sum(jnp.where(on, jnp.ravel(height), 0 * jnp.ravel(height)))
 
 
 def pulse(start: Any, width: Any, height: Any = 1.0) -> Pulse:
@@ -346,7 +347,9 @@ class SquareWave(Primitive):
 
     def read(self, held: Any, t: jax.Array, left: bool) -> jax.Array:
         """High after an odd number of edges."""
-        return jnp.where(count_passed(t, held, left) % 2 == 1, self.high, self.low)
+        period, duty = jnp.asarray(self.period), jnp.asarray(self.duty)
+        value = jnp.where(count_passed(t, held, left) % 2 == 1, self.high, self.low)
+        return jnp.where((period > 0) & (duty >= 0) & (duty <= 1), value, jnp.nan)
 
 
 def square_wave(

@@ -125,6 +125,13 @@ def test_parquet_without_its_library(here: Path) -> None:
             table(path="u.parquet")
 
 
+def test_a_swept_number_out_of_its_range_is_no_answer() -> None:
+    """It is known in the run only, and a pulse that ends before it begins would seem to be off."""
+    assert jnp.isnan(jax.jit(lambda width: forcing.pulse(0.0, width)(0.5))(-1.0))
+    assert jnp.isnan(jax.jit(lambda duty: forcing.square_wave(1.0, duty)(0.5))(50.0))
+    assert jnp.isnan(jax.jit(lambda period: forcing.square_wave(period, cycles=2)(0.5))(-1.0))
+
+
 def test_times_that_are_traced_outside_a_table_are_no_answer() -> None:
     u = forcing.piecewise_linear([0.0, 1.0], [1.0, 2.0])
     found = jax.jit(lambda t1: solve(lambda t, y, u: u(t), 0.0, u, t1=t1))(2.0)

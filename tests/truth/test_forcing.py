@@ -304,15 +304,21 @@ def test_a_comparison_of_time_is_told_with_its_line() -> None:
         line = one.__code__.co_firstlineno if hasattr(one, "__code__") else one.__wrapped__.__code__.co_firstlineno
         with pytest.warns(UserWarning, match=rf"the time is compared in test_forcing\.py:{line}: .*jumps="):
             jax.make_jaxpr(lambda one=one: solve(one, 0.0, t1=1.0))()
-        jax.make_jaxpr(lambda one=one: solve(one, 0.0, t1=1.0, jumps=()))()
-    smooth = [
-        lambda t, y, a: jnp.sin(2 * jnp.pi * (t % 24.0) / 24.0) - y,
-        lambda t, y, a: jnp.where(y > 0.5, -y, y) + jnp.maximum(t, 0.5),
-        lambda t, y, a: jax.nn.sigmoid(t) - jax.scipy.special.erf(t) + jax.nn.relu(y - t) + jnp.power(t, 1.5),
-        lambda t, y, a: jnp.where(a > t, y, 1.0) if a is None else jnp.where(a > 0, t, y),
-    ]
-    for one in smooth:
-        jax.make_jaxpr(lambda one=one: solve(one, 0.0, 1.0, t1=1.0))()
+    jax.make_jaxpr(lambda: solve(jumping[0], 0.0, t1=1.0, jumps=()))()
+
+    def smooth(t: Any, y: Any, a: Any) -> Any:
+        daily = jnp.sin(2 * jnp.pi * (t % 24.0) / 24.0) + jnp.maximum(t, 0.5) + jnp.power(t, 1.5)
+        library = (
+            jax.nn.sigmoid(t)
+            - jax.scipy.special.erf(t)
+            + jax.nn.relu(y - t)
+            + jax.nn.softplus(t)
+            + jnp.sinc(t)
+            + jnp.hypot(t, 1.0)
+        )
+        return daily + library + jnp.where(y > 0.5, -y, y) + jnp.where(y > t, y, 1.0) + jnp.where(a > 0, t, y)
+
+    jax.make_jaxpr(lambda: solve(smooth, 0.0, 1.0, t1=1.0))()
 
 
 @pytest.mark.slow
