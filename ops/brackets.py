@@ -56,7 +56,9 @@ def enclose(function: Callable[[Any], Any], lower: jax.Array, upper: jax.Array, 
         keeps = (jnp.sign(f_new) == jnp.sign(now.f_new)) & ~at_end
         far, f_far = jnp.where(keeps, now.far, now.new), jnp.where(keeps, now.f_far, now.f_new)
         old, f_old = jnp.where(keeps, now.new, now.far), jnp.where(keeps, now.f_new, now.f_far)
-        least = jnp.minimum(tolerance.of(jnp.where(jnp.abs(f_far) < jnp.abs(f_new), far, new)) / jnp.abs(far - new), 0.5)
+        least = jnp.minimum(
+            tolerance.of(jnp.where(jnp.abs(f_far) < jnp.abs(f_new), far, new)) / jnp.abs(far - new), 0.5
+        )
         part = jnp.clip(_next(new, far, old, f_new, f_far, f_old), least, 1 - least)
         ended = (least == 0.5) | (f_new == 0) | (jnp.sign(f_new) * jnp.sign(f_far) >= 0)
         return _Bracket(

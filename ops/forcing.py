@@ -50,8 +50,8 @@ ROUNDINGS = 128
 def _numbers(value: Any) -> Any:
     """Numbers and lists as NumPy arrays, which stay known while JAX traces; JAX's own arrays as they are."""
     if any(isinstance(part, jax.Array) for part in jax.tree_util.tree_leaves(value)):
-        given = jnp.asarray(value)
-        return given if jnp.issubdtype(given.dtype, jnp.inexact) else given.astype(float)
+        traced = jnp.asarray(value)
+        return traced if jnp.issubdtype(traced.dtype, jnp.inexact) else traced.astype(float)
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths: each check says what it needs
@@ -99,27 +99,25 @@ class Forcing(eqx.Module):
         return Product(as_forcing(other), self)
 
     def __neg__(self) -> Forcing:
-        return self * -1.0
+        return Product(self, Constant(-1.0))
 
     def __sub__(self, other: Any) -> Forcing:
-        return self + -as_forcing(other)
+        return Sum(self, -as_forcing(other))
 
     def __rsub__(self, other: Any) -> Forcing:
-        return as_forcing(other) + -self
+        return Sum(as_forcing(other), -self)
 
     def __truediv__(self, other: Any) -> Forcing:
         if isinstance(other, Forcing):
             raise TypeError("a forcing must be divided by a number or an array, but is divided by a forcing.")
-        scaled: Forcing = self * (1.0 / _numbers(other))
-        return scaled
+        return Product(self, Constant(1.0 / _numbers(other)))
 
     __array_ufunc__ = None  # so that an array on the left leaves the operation to the forcing
 
 
 def as_forcing(value: Any) -> Forcing:
     """A forcing as it is, a number or an array as a constant one."""
-    found: Forcing = value if isinstance(value, Forcing) else Constant(value)
-    return found
+    return value if isinstance(value, Forcing) else Constant(value)
 
 
 class Constant(Forcing):
@@ -199,8 +197,7 @@ def is_primitive(node: Any) -> bool:
 
 def passed(t: Any, edges: Any, left: bool) -> jax.Array:
     """Whether each jump lies behind."""
-    behind: jax.Array = t > edges if left else t >= edges
-    return behind
+    return jnp.greater(t, edges) if left else jnp.greater_equal(t, edges)
 
 
 def count_passed(t: Any, edges: Any, left: bool) -> jax.Array:
@@ -244,7 +241,8 @@ class Pulse(Primitive):
         """The sum of the heights of the pulses that are on."""
         begins, ends = jnp.split(held, 2)
         on = passed(t, begins, left) & ~passed(t, ends, left)
-        return jnp.sum(jnp.where(on, jnp.ravel(jnp.asarray(self.height)), 0))
+        height = jnp.where(jnp.asarray(self.width) < 0, jnp.nan, self.height)  # a width that was traced may be negative
+        return jnp.sum(jnp.where(on, jnp.ravel(height), 0 * jnp.ravel(height)))
 
 
 def pulse(start: Any, width: Any, height: Any = 1.0) -> Pulse:
@@ -310,10 +308,9 @@ class SquareWave(Primitive):
             raise ValueError(f"`period` must be positive, but is {period:g}.")
         if duty is not None and not 0 <= duty <= 1:
             raise ValueError(f"`duty` must be the part of a period from 0 to 1, but is {duty:g}. Write 0.5, say.")
-        if self.cycles is not None and (
-            isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1  # type: ignore[redundant-expr]
-        ):
-            raise ValueError(f"`cycles` must be a positive integer, or left out, but is {self.cycles!r}.")
+        cycles: Any = self.cycles
+        if cycles is not None and (isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1):
+            raise ValueError(f"`cycles` must be a positive integer, or left out, but is {cycles!r}.")
 
     def cycle(self, numbers: Any) -> jax.Array:
         """The rise and the fall of some cycles, by number."""
@@ -350,7 +347,9 @@ class SquareWave(Primitive):
 
     def read(self, held: Any, t: jax.Array, left: bool) -> jax.Array:
         """High after an odd number of edges."""
-        return jnp.where(count_passed(t, held, left) % 2 == 1, self.high, self.low)
+        period, duty = jnp.asarray(self.period), jnp.asarray(self.duty)
+        value = jnp.where(count_passed(t, held, left) % 2 == 1, self.high, self.low)
+        return jnp.where((period > 0) & (duty >= 0) & (duty <= 1), value, jnp.nan)
 
 
 def square_wave(
@@ -664,7 +663,7 @@ def _check_finite(name: str, value: Any) -> None:
     if array is None:
         return
     if array.dtype.kind not in "fciub":
-        raise ValueError(f"`{name}` must be a number, or a list of numbers, but is {value!r}.")
+        raise ValueError(f"`{name}` must be a number, or a list of numbers, but is {array.tolist()!r}.")
     if not np.isfinite(array).all():
         raise ValueError(f"`{name}` must be finite, but is {_shown(array, ~np.isfinite(array))}.")
 

@@ -43,7 +43,9 @@ def jacobian(function: Callable[[Any], Any], y: jax.Array, forward: bool = True)
     if not forward:
         value, pull = jax.vjp(function, y)
         return value, jax.vmap(lambda row: pull(row)[0])(jnp.eye(value.size, dtype=value.dtype))
-    value, columns = jax.vmap(lambda v: jax.jvp(function, (y,), (v,)), out_axes=(None, -1))(jnp.eye(y.size, dtype=y.dtype))
+    value, columns = jax.vmap(lambda v: jax.jvp(function, (y,), (v,)), out_axes=(None, -1))(
+        jnp.eye(y.size, dtype=y.dtype)
+    )
     return value, columns
 
 

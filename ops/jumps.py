@@ -17,7 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun  # type: ignore[attr-defined]
+from jax.extend.core import (  # type: ignore[attr-defined]
+    ClosedJaxpr,
+    Jaxpr,
+    Literal,
+    jaxpr_as_fun,
+)
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.forcing import DECLARED, SCOPE, is_primitive, known, rounding
@@ -34,6 +39,9 @@ NEAR = 8
 
 COMPARISONS = ("lt", "le", "gt", "ge", "sign", "floor", "ceil", "round")
 """Operations whose value jumps. `eq` and `ne` do so at single points, which no step meets."""
+
+SMOOTH = ("remainder", "hypot", "sinc")
+"""Functions of jax.numpy that compare, though what is made of them may be smooth: `t % 24`, which is looked at by itself."""
 
 NEITHER: frozenset[str] = frozenset()
 TIME, STATE = frozenset("t"), frozenset("y")
@@ -248,15 +256,12 @@ def _count(jaxpr: Jaxpr) -> int:
 
 
 def _place(eqn: Any, outer: str | None) -> str | None:
-    """The file and line where a model compares, or calls what does. None where a library does so for a function of its own.
-
-    A periodic time, `t % 24`, is no jump as such: what is made of it may be smooth, and is looked at by itself.
-    """
+    """The file and line where a model compares, or calls what does. None where a library does so for a function of its own."""
     trace = eqn.source_info.traceback
     for frame in trace.frames if trace is not None else []:
         file = frame.file_name.replace("\\", "/")
         if "/jax/" in file and "/scipy/" not in file and "/nn/" not in file:
-            if frame.function_name == "remainder":
+            if frame.function_name in SMOOTH:
                 return None
             continue
         return None if "site-packages" in file else f"{file.rsplit('/', 1)[-1]}:{frame.line_num}"

@@ -135,7 +135,9 @@ def search(
 
     here = opened(flat, y0)
     inner = here
-    if current_adjoint() != "forward":  # Newton's method takes the Jacobian by columns, whatever the derivatives of the root are
+    if (
+        current_adjoint() != "forward"
+    ):  # Newton's method takes the Jacobian by columns, whatever the derivatives of the root are
         with _by_columns():
             inner = opened(flat, y0)
     forward = goes_forward(inner, y0)
@@ -192,9 +194,7 @@ def _approach(method: Any, max_steps: int) -> Approach:
         # optimistix compares residuals with the tolerance of the unknowns: in their units, by the Jacobian's rows.
         rows = jnp.max(jnp.abs(slope), axis=1)
         units = jnp.where((rows > 0) & jnp.isfinite(rows), rows, 1)
-        found = optimistix.root_find(
-            lambda y, _: function(y) / units, chosen, y0, max_steps=max_steps, throw=False
-        )
+        found = optimistix.root_find(lambda y, _: function(y) / units, chosen, y0, max_steps=max_steps, throw=False)
         near = jnp.where(jnp.all(jnp.isfinite(found.value)), found.value, y0)
         return Start(near, OK, jnp.asarray(found.stats["num_steps"], jnp.int32))
 
@@ -280,7 +280,9 @@ def _residual(found: Any, y: Any, guess: Any) -> jax.Array:
 
 def _words(tree: Any) -> str:
     """A pytree's shapes in words."""
-    shown = [f"{jnp.result_type(leaf)}[{','.join(map(str, np.shape(leaf)))}]" for leaf in jax.tree_util.tree_leaves(tree)]
+    shown = [
+        f"{jnp.result_type(leaf)}[{','.join(map(str, np.shape(leaf)))}]" for leaf in jax.tree_util.tree_leaves(tree)
+    ]
     return ", ".join(shown)
 
 
@@ -295,9 +297,13 @@ def tolerances(rtol: Any, atol: Any, dtype: Any) -> Tolerance:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"`{name}` must be a positive number, but is {value!r}. Write 1e-10, say, or leave it out.")
+            raise ValueError(
+                f"`{name}` must be a positive number, but is {value!r}. Write 1e-10, say, or leave it out."
+            )
     if rtol is not None and rtol < 4 * least:
-        raise ValueError(f"`rtol` must be at least {4 * least:.1e} in {np.dtype(dtype).name}, but is {rtol}: rounding is larger.")
+        raise ValueError(
+            f"`rtol` must be at least {4 * least:.1e} in {np.dtype(dtype).name}, but is {rtol}: rounding is larger."
+        )
     default = least ** (2 / 3)
     rtol = default if rtol is None else rtol
     return Tolerance(rtol, rtol / 100 if atol is None else atol)
