@@ -185,9 +185,16 @@ class Lane:
         """The operands by their names."""
         times, leaves = 7 if self.jumps else 3, self.structure.num_leaves
         after = times + leaves
+        begin, end, first = operands[:3]
+        jumps, margin, low, high = operands[3:7] if self.jumps else (None, None, None, None)
         return Operands(
-            *operands[:3],
-            *(operands[3:7] if self.jumps else (None, None, None, None)),
+            begin,
+            end,
+            first,
+            jumps,
+            margin,
+            low,
+            high,
             jax.tree_util.tree_unflatten(self.structure, operands[times:after]),
             operands[after] if self.saves else None,
             list(operands[after + self.saves :]),
@@ -205,8 +212,8 @@ class Lane:
         begin, end = given.sign * given.t0, given.sign * given.t1
         slope = None
         if self._reuses:
-            now = given.seen(begin, begin, given.after(begin) if self.jumps else None)
-            slope = self.slopes(flags)(given.sign * now, whole, given.arguments)
+            seen = given.seen(begin, begin, given.after(begin) if self.jumps else None)
+            slope = self.slopes(flags)(given.sign * seen, whole, given.arguments)
         count = jnp.zeros(begin.shape, jnp.int32)
         ones = jnp.ones(begin.shape, _real_of(whole))
         phase = jnp.where(begin >= end, REACHED, RUNNING).astype(jnp.int8)
@@ -216,7 +223,8 @@ class Lane:
             limits, wish = given.after(begin), lax.stop_gradient(given.first)
             tnext = jnp.where(tnext < limits, tnext, limits)
         tnext = jnp.minimum(tnext, end)
-        return State(*y, begin, tnext, count, count, (ones, ones), phase, phase < 0, probe, limits, wish)
+        now, rate = y
+        return State(now, rate, begin, tnext, count, count, (ones, ones), phase, phase < 0, probe, limits, wish)
 
     def _parts(self, whole: Any, slope: Any) -> tuple[Any, Any]:
         """The state and its slope, and those of the probe."""
@@ -232,9 +240,14 @@ class Lane:
         return (state.y, state.probe[0]), (state.slope, state.probe[1])
 
     @property
+    def _tableau(self) -> Any:
+        """The coefficients; None for Euler's method."""
+        return self.solver.tableau if isinstance(self.solver, diffrax.AbstractERK) else None
+
+    @property
     def _reuses(self) -> bool:
         """Whether the last stage of a step is the first one of the next."""
-        return isinstance(self.solver, diffrax.AbstractERK) and self.solver.tableau.fsal
+        return self._tableau is not None and bool(self._tableau.fsal)
 
     def _norm(self, error: Any) -> Any:
         """The square of the scaled error of each lane."""
@@ -249,9 +262,9 @@ class Lane:
     ) -> tuple[Any, Any, Any]:
         """One step of every lane: the state after it, its error, and the stages."""
         h = sign * size
-        if not isinstance(self.solver, diffrax.AbstractERK):  # Euler
+        tableau = self._tableau
+        if tableau is None:
             return tree_map(lambda a, k: a + h.astype(_real(a)) * k, y, slope), None, [slope]
-        tableau = self.solver.tableau
         stages, inner = [slope], y
         for row, c in zip(tableau.a_lower, tableau.c, strict=True):
             inner = tree_map(lambda a, *k, row=row: a + h.astype(_real(a)) * _combined(row, k), y, *stages)
@@ -319,12 +332,12 @@ class Lane:
         tnext = t + wished
         stuck = tnext <= t
         if not self.steps.fixed:  # no step is short enough
-            stuck = ~keep & (tnext <= t + 2 * float(jnp.finfo(t.dtype).eps) * jnp.abs(t))
+            stuck = ~keep & (tnext <= t + 2 * float(np.finfo(t.dtype).eps) * jnp.abs(t))
             stuck |= False if self.steps.dtmin is None else ~keep & (wished < self.steps.dtmin)
         if self.jumps:
             tnext = jnp.where(tnext < limits, tnext, limits)
         t = jnp.minimum(t, end)
-        floor = lax.stop_gradient(end - 50 * float(jnp.finfo(end.dtype).eps) * jnp.abs(end))
+        floor = lax.stop_gradient(end - 50 * float(np.finfo(end.dtype).eps) * jnp.abs(end))
         tnext = jnp.where(tnext > floor, jnp.where(keep, end, t + 0.5 * (end - t)), tnext)
         steps = state.steps + moves
         phase = jnp.where(steps >= self.max_steps, MAX_STEPS, RUNNING)
@@ -548,18 +561,18 @@ def _within(tree: Any, bound: Any) -> Any:
 
 def _real_of(tree: Any) -> Any:
     """The real dtype of a state."""
-    return jnp.finfo(jnp.result_type(*jax.tree_util.tree_leaves(tree))).dtype
+    return np.finfo(jnp.result_type(*jax.tree_util.tree_leaves(tree))).dtype
 
 
 def _real(leaf: Any) -> Any:
     """The real dtype of an array."""
-    return jnp.finfo(leaf.dtype).dtype
+    return np.finfo(leaf.dtype).dtype
 
 
 def _inverse_root(square: Any, power: float) -> Any:
     """`square ** (-1 / power)`; in float64 from a float32 power, which is several times faster, and two Newton steps."""
     if square.dtype != jnp.float64 or power != round(power):
-        return jnp.maximum(square, jnp.finfo(square.dtype).tiny) ** (-1 / power)
+        return jnp.maximum(square, np.finfo(square.dtype).tiny) ** (-1 / power)
     square = jnp.clip(square, 1e-30, 1e30)
     root = jnp.power(square.astype(jnp.float32), jnp.float32(-1 / power)).astype(square.dtype)
     for _ in range(2):
@@ -1314,11 +1327,6 @@ mlir.register_lowering(PRIMITIVE, mlir.lower_fun(_compute, multiple_results=True
 batching.primitive_batchers[PRIMITIVE] = _batch
 ad.primitive_jvps[PRIMITIVE] = _push_forward
 ad.primitive_transposes[PRIMITIVE] = _pull_back
-
-
-def _blank(dtype: Any) -> Any:
-    """What stands where nothing has been saved."""
-    return jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
 def _tied(rules: Any, operands: list[Any], flags: list[bool], count: int) -> tuple[list[Any], list[bool]]:

@@ -23,7 +23,8 @@ import numpy as np
 from ops import ode
 from ops.adjoints import VALUES, current_adjoint, default_adjoint
 from ops.jumps import find_jumps
-from ops.ode import OK, Solver, VectorField
+from ops.methods import VectorField, nearest
+from ops.ode import OK, Solver
 
 MAX_EVENTS = ode.MAX_STEPS
 """The status where there are more events than `max_events`."""
@@ -144,7 +145,7 @@ def solve(
     end = jnp.asarray(t1, dtype) if times is None or t1 is not None else times[-1]
     field = ode._stacking(vector_field)
     driven = find_jumps(
-        args, (), start, end, (t0, ode._last(ts if t1 is None else t1))
+        args, (), (), start, end, (t0, ode._last(ts if t1 is None else t1))
     )  # checks what the forcings cover
     y0, _ = ode._promoted(field, start, y0, driven.args)
     y0 = jax.tree_util.tree_map(jnp.asarray, y0)
@@ -490,9 +491,7 @@ def _declared(events: Any, max_events: Any, beyond: Any) -> list[Event]:
     if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
         raise ValueError(f"`max_events` must be a positive integer, but is {max_events!r}. Write 32, say.")
     if beyond not in ("fail", "stop"):
-        raise ValueError(
-            f"`beyond` must be one of fail, stop, but is {beyond!r}.{ode._nearest(beyond, ('fail', 'stop'))}"
-        )
+        raise ValueError(f"`beyond` must be one of fail, stop, but is {beyond!r}.{nearest(beyond, ('fail', 'stop'))}")
     return list(declared)
 
 

@@ -541,7 +541,7 @@ def _in_pool(
     )  # fmt: skip
     scheme = solver.scheme
     order = float(scheme.error_order(diffrax.ODETerm(probed.field)) or 1)
-    size = solver.dt0 if solver.step is None else solver.step
+    size: Any = solver.dt0 if solver.step is None else solver.step
     if size is None:
         sign = jnp.where(last < start, -1, 1).astype(start.dtype)
 
