@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ops.events import Event, solve
-from ops.ode import Solver
+from ops.ode import Solver, solve
 from ops.safe import norm
 
 
@@ -49,7 +48,9 @@ def vector_field(t: Any, y: State, args: Any) -> State:
     return State(y.velocity, -jnp.stack([jnp.zeros_like(g), g]) - drag * norm(y.velocity) * y.velocity)
 
 
-GROUND = Event(lambda t, y, args: y.position[1], direction=-1)
+def altitude(t: Any, y: State, args: Any) -> Any:
+    """Zero on the ground."""
+    return y.position[1]
 
 
 def throw(speed: Any, angle: Any, g: Any, drag: Any, *, longest: float = 100.0, solver: Solver = Solver()) -> Landing:
@@ -57,5 +58,5 @@ def throw(speed: Any, angle: Any, g: Any, drag: Any, *, longest: float = 100.0, 
     angle = jnp.deg2rad(angle)
     start = State(jnp.zeros(2), speed * jnp.stack([jnp.cos(angle), jnp.sin(angle)]))
     args = jnp.asarray(g, float), jnp.asarray(drag, float)
-    found = solve(vector_field, start, args, events=GROUND, max_events=1, t1=longest, solver=solver)
+    found = solve(vector_field, start, args, t1=longest, solver=solver, event=altitude)
     return Landing(found.y.position[0], found.event_time, norm(found.y.velocity), found.status)

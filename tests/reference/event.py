@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ops import ode
 from ops.events import Event, solve
 from tests.reference.answers import Answer
 
@@ -53,14 +54,18 @@ def event_sundials_rocket() -> Answer:
 
 def event_free_fall_quadratic_drag() -> Answer:
     """A fall from 100 m through air."""
-    ground = Event(lambda t, y, args: y["height"], -1)
 
     def fall(p: Any) -> Any:
-        start = {"height": 100.0, "speed": 0.0}
-        return solve(
-            lambda t, y, p: {"height": -y["speed"], "speed": p["g"] - p["k"] * y["speed"] ** 2},
-            start, p, events=ground, max_events=1, t1=20.0, solver="dopri8", rtol=RTOL, atol=1e-12,
-        )  # fmt: skip
+        return ode.solve(
+            lambda t, y, p: [-y[1], p["g"] - p["k"] * y[1] ** 2],
+            [100.0, 0.0],
+            p,
+            t1=20.0,
+            event=lambda t, y, p: y[0],
+            solver="dopri8",
+            rtol=RTOL,
+            atol=1e-12,
+        )
 
     found = jax.jit(fall)({"g": 9.81, "k": 0.02})
-    return Answer({"t": float(found.event_time), "v": float(found.y["speed"])}, RTOL, int(found.steps))
+    return Answer({"t": float(jnp.asarray(found.event_time)), "v": float(found.y[1])}, RTOL, int(found.steps))

@@ -81,12 +81,15 @@ def test_lanes_that_bounce_and_one_that_does_not() -> None:
     np.testing.assert_allclose(found.event_states[0, :3, 0], 0.0, atol=1e-12)
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("mode", "derivative"),
     [
-        ("forward", jax.jacfwd),
-        pytest.param("checkpointed", jax.jacrev, marks=pytest.mark.slow),  # a shipped pipeline does so too
-        pytest.param("direct", jax.jacrev, marks=pytest.mark.slow),
+        ("checkpointed", jax.jacrev),
+        pytest.param("direct", jax.jacrev, marks=SLOW),
+        pytest.param("forward", jax.jacfwd, marks=SLOW),  # the next test does so too, and a shipped config
     ],
 )
 def test_derivatives_of_event_times_and_of_states_after_resets(mode: str, derivative: Any) -> None:
@@ -123,7 +126,7 @@ def test_derivatives_of_event_times_and_of_states_after_resets(mode: str, deriva
     np.testing.assert_allclose(slope[0, 1], -0.1029192207, rtol=1e-9)
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("mode", ["direct", "forward"])
 def test_second_derivatives(mode: str) -> None:
     """Of t3 = sqrt(2 h / g) (1 + 2 e + 2 e^2); `direct` gives reverse over reverse."""
