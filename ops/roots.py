@@ -218,8 +218,8 @@ def _ends(bracket: Any) -> tuple[jax.Array, jax.Array]:
     Raises:
         ValueError: they are no such thing, or known to be equal or not finite.
     """
-    ends = list(bracket) if isinstance(bracket, list | tuple) else bracket
-    if np.ndim(ends) == 0 or len(ends) != 2 or any(np.ndim(end) for end in ends):
+    ends = list(bracket) if isinstance(bracket, list | tuple) or np.ndim(bracket) == 1 else []
+    if len(ends) != 2 or any(np.shape(end) for end in ends):
         raise ValueError(f"`bracket` must be two numbers, but is {bracket!r}. For arrays, take jax.vmap of find_root.")
     for end in ends:
         if not isinstance(end, jax.core.Tracer) and not math.isfinite(end):
