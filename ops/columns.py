@@ -21,7 +21,9 @@ class Rows:
     """Where the rows of a table stand. Static; without a file, positions in a list."""
 
     file: str = ""
-    numbers: tuple[int, ...] = ()
+    numbers: Sequence[int] = ()
+    ends: tuple[float, float] | None = None
+    """The first and the last time, where a forcing knows them."""
 
     @property
     def name(self) -> str:
@@ -30,11 +32,11 @@ class Rows:
 
     def place(self, i: int) -> str:
         """A row in words; in a CSV file the header is row 1, as in an editor."""
-        return f"row {self.numbers[i]}" if self.file else f"knot {i}"
+        return f"row {self.numbers[i]}" if self.file else f"knot {i}" if i >= 0 else "its last knot"
 
     def kept(self, keep: Any) -> Rows:
         """Those of the rows that are kept."""
-        return replace(self, numbers=tuple(n for n, k in zip(self.numbers, keep, strict=True) if k))
+        return self if all(keep) else replace(self, numbers=tuple(np.asarray(self.numbers)[keep].tolist()))
 
 
 def read_columns(path: str, names: Sequence[str]) -> tuple[list[Any], Rows]:
@@ -75,7 +77,9 @@ def read_csv(file: Path, names: Sequence[str]) -> tuple[list[Any], Rows]:
                 )
             for column, name, i in zip(columns, names, places, strict=True):
                 column.append(_number(cells[i].strip(), name, reader.line_num, file))
-    return [np.asarray(column, float) for column in columns], Rows(file.name, tuple(numbers))
+    in_order = range(2, 2 + len(numbers))  # quick to hash
+    rows = Rows(file.name, in_order if numbers == list(in_order) else tuple(numbers))
+    return [np.asarray(column, float) for column in columns], rows
 
 
 def _place(name: str, header: Sequence[str], file: Path) -> int:
@@ -136,4 +140,4 @@ def numbered(file: Path, names: Sequence[str], data: Mapping[Any, Any]) -> tuple
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
         raise ValueError(f"`time` and `value` must be of one length, but in {file.name} have {sorted(lengths)}.")
-    return columns, Rows(file.name, tuple(range(len(columns[0]))))
+    return columns, Rows(file.name, range(len(columns[0])))

@@ -378,6 +378,7 @@ class Knots(Primitive):
     values: Any = eqx.field(converter=_numbers)
     outside: Any = eqx.field(static=True, default="refuse")
     source: Rows | None = eqx.field(static=True, default=None)
+    """Where the knots stand, and the first and the last time, which are not known from a parameter of a pipeline."""
 
     def __check_init__(self) -> None:
         check_knots(self.times, self.values, self.source or Rows(), repeats=self.repeats, short=self.short)
@@ -408,11 +409,11 @@ class Knots(Primitive):
         """Each knot's time."""
         return edges[self.distinct()]
 
-    def bounded(self, t: jax.Array, value: jax.Array, left: bool) -> jax.Array:
+    def bounded(self, times: jax.Array, t: jax.Array, value: jax.Array, left: bool) -> jax.Array:
         """The value between the first and the last knot, and what is said to be outside them."""
         if self.outside == "hold":
             return value
-        first, last = jnp.asarray(self.times)[0], jnp.asarray(self.times)[-1]
+        first, last = times[0], times[-1]
         slack = rounding(first, last, t.dtype) if self.outside == "refuse" else 0.0
         within = (t >= first - slack) & (t <= last + slack)
         if self.outside != "refuse":
@@ -421,18 +422,18 @@ class Knots(Primitive):
 
     def check_covers(self, t0: float, t1: float) -> None:
         """The interval must lie between the knots."""
-        times = known(self.times)
+        rows = self.source or Rows()
+        times = rows.ends if known(self.times) is None else known(self.times)
         if self.outside != "refuse" or times is None:
             return
         slack = ROUNDINGS * np.finfo(jnp.result_type(float)).eps * max(abs(t0), abs(t1))
-        rows = self.source or Rows()
         for name, t in (("t0", t0), ("t1", t1)):
             i = 0 if t < times[0] - slack else -1 if t > times[-1] + slack else None
             if i is not None:
                 verb = "begins" if i == 0 else "ends"
                 raise ValueError(
                     f"`{name}` must lie within the times of the forcing, but is {t:g}, and {rows.name} {verb} with {times[i]:g} "
-                    f"({rows.place(i % len(times))}). Change {name}, or write outside: hold."
+                    f"({rows.place(i)}). Change {name}, or write outside: hold."
                 )
 
 
@@ -446,7 +447,7 @@ class PiecewiseConstant(Knots):
         """The value of the last knot that is behind."""
         values = jnp.asarray(self.values)
         i = jnp.clip(count_passed(t, held, left) - 1, 0, values.shape[0] - 1)
-        return self.bounded(t, values[i], left)
+        return self.bounded(held, t, values[i], left)
 
 
 class PiecewiseLinear(Knots):
@@ -462,7 +463,7 @@ class PiecewiseLinear(Knots):
         length = held[i + 1] - held[i]
         part = jnp.where(length > 0, (t - held[i]) / jnp.where(length > 0, length, 1), jnp.where(t < held[i], 0, 1))
         part = jnp.clip(part, 0, 1) if self.outside == "hold" else part
-        return self.bounded(t, values[i] + (values[i + 1] - values[i]) * part, left)
+        return self.bounded(held, t, values[i] + (values[i + 1] - values[i]) * part, left)
 
 
 class Cubic(Knots):
@@ -473,7 +474,7 @@ class Cubic(Knots):
 
     def worked_out(self, edges: jax.Array) -> Any:
         """Each knot's time, and the second derivative there, from a tridiagonal system (Press et al., Numerical Recipes, 3.3)."""
-        times, values = jnp.asarray(self.times), jnp.asarray(self.values)
+        times, values = super().worked_out(edges), jnp.asarray(self.values)
         h = jnp.diff(times)
         flat = values.reshape(values.shape[0], -1)
         bends = jnp.pad(6 * jnp.diff(jnp.diff(flat, axis=0) / h[:, None], axis=0), ((1, 1), (0, 0)))
@@ -495,7 +496,7 @@ class Cubic(Knots):
         b = (s - times[i]) / h
         a = 1 - b
         bend = ((a**3 - a) * second[i] + (b**3 - b) * second[i + 1]) * (h * h / 6)
-        return self.bounded(t, a * values[i] + b * values[i + 1] + bend, left)
+        return self.bounded(times, t, a * values[i] + b * values[i + 1] + bend, left)
 
 
 def piecewise_constant(times: Any, values: Any, *, outside: Any = "refuse") -> PiecewiseConstant:
@@ -511,7 +512,7 @@ def piecewise_constant(times: Any, values: Any, *, outside: Any = "refuse") -> P
     >>> [float(u(t)) for t in (0.5, 1.0, 2.5)]
     [2.0, -1.0, 4.0]
     """
-    return PiecewiseConstant(times, values, outside)
+    return PiecewiseConstant(times, values, outside, covering(times, Rows()))
 
 
 def piecewise_linear(times: Any, values: Any, *, outside: Any = "refuse") -> PiecewiseLinear:
@@ -526,7 +527,7 @@ def piecewise_linear(times: Any, values: Any, *, outside: Any = "refuse") -> Pie
     >>> [float(u(t)) for t in (0.5, 1.0, 1.5)], float(u(1.0, left=True))
     ([0.5, 5.0, 5.0], 1.0)
     """
-    return PiecewiseLinear(times, values, outside)
+    return PiecewiseLinear(times, values, outside, covering(times, Rows()))
 
 
 def cubic(times: Any, values: Any, *, outside: Any = "refuse") -> Cubic:
@@ -540,7 +541,7 @@ def cubic(times: Any, values: Any, *, outside: Any = "refuse") -> Cubic:
     >>> float(cubic([0.0, 1.0, 2.0], [0.0, 1.0, 0.0])(0.5))
     0.6875
     """
-    return Cubic(times, values, outside)
+    return Cubic(times, values, outside, covering(times, Rows()))
 
 
 def table(
@@ -577,7 +578,14 @@ def table(
     times = columns[0]
     values = columns[1] if isinstance(value, str) else np.stack(columns[1:], axis=-1)
     times, values, rows = without_gaps(times, values, rows, nan, time)
-    return made[kind](times, values, outside, rows)
+    return made[kind](times, values, outside, covering(times, rows))
+
+
+def covering(times: Any, rows: Rows) -> Rows:
+    """With the first and the last time, if they are known."""
+    t = known(_numbers(times))
+    fine = t is not None and t.ndim == 1 and t.size and t.dtype.kind == "f"
+    return dataclasses.replace(rows, ends=(float(t[0]), float(t[-1]))) if fine else rows
 
 
 def without_gaps(times: Any, values: Any, rows: Rows, nan: str, time: str) -> tuple[Any, Any, Rows]:

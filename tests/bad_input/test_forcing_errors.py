@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from engine.errors import UserError
 from ops import forcing
 from ops.ode import solve
 from tests.project import Project
@@ -152,3 +153,21 @@ def test_through_the_engine(project: Project) -> None:
     answer = project.cli("plan", "case.yaml")
     assert answer.code == 2
     assert "row 3 of u.csv has nan" in answer.err
+
+
+def test_a_table_that_is_too_short_is_told_before_the_run(project: Project) -> None:
+    """As a parameter too, whose numbers are traced."""
+    (project.folder / "u.csv").write_text("time,value\n0,1\n1,2\n")
+    project.model("""
+        from ops.ode import solve
+        def f(u): return solve(lambda t, y, u: u(t), 0.0, u, t1=3.0).y
+    """)
+    project.yaml("""
+        defaults: [engine, _self_]
+        name: case
+        parameters: {u: {_target_: ops.forcing.table, path: u.csv}}
+        stages: {f: {_target_: model.f}}
+    """)
+    expected = "`t1` must lie within the times of the forcing, but is 3, and u.csv ends with 1 (row 3)."
+    with pytest.raises(UserError, match=re.escape(expected)):
+        project.load()
