@@ -45,9 +45,7 @@ def read_columns(path: str, names: Sequence[str]) -> tuple[list[Any], Rows]:
     file = Path(path)
     readers = {".csv": read_csv, ".zarr": read_zarr}
     if file.suffix not in readers:
-        remedy = (
-            " Write it as CSV: pandas.read_parquet(path).to_csv(...)." if file.suffix in (".parquet", ".pq") else ""
-        )
+        remedy = " Write it as CSV: pandas.read_parquet(path).to_csv(...)." if file.suffix in (".parquet", ".pq") else ""
         raise ValueError(f"`path` must end in .csv or .zarr, but is {path!r}.{remedy}")
     if not file.exists():
         raise ValueError(f"`path` must be a file that is there, but there is no {path!r} in {Path.cwd()}.")

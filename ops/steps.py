@@ -72,15 +72,7 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         return jnp.minimum(end, limits[0]), (inner, limits, jax.lax.stop_gradient(end - t0))
 
     def adapt_step_size(
-        self,
-        t0: Any,
-        t1: Any,
-        y0: Any,
-        y1_candidate: Any,
-        args: Any,
-        y_error: Any,
-        error_order: Any,
-        controller_state: Any,
+        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         inner, (stop, resume), wish = controller_state
@@ -128,15 +120,7 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         return jnp.where(number >= count, stop, start + (stop - start) * (number / count).astype(start.dtype))
 
     def adapt_step_size(
-        self,
-        t0: Any,
-        t1: Any,
-        y0: Any,
-        y1_candidate: Any,
-        args: Any,
-        y_error: Any,
-        error_order: Any,
-        controller_state: Any,
+        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         interval, number, end, step = controller_state
@@ -145,14 +129,7 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         interval = _where(jumped, self._interval(jnp.where(jumped, resume, end), end, step), interval)
         number = jnp.where(jumped, 1, number + 1)
         start = jnp.where(jumped, resume, t1)
-        return (
-            True,
-            start,
-            self._end(interval, number),
-            jumped,
-            (interval, number, end, step),
-            diffrax.RESULTS.successful,
-        )
+        return True, start, self._end(interval, number), jumped, (interval, number, end, step), diffrax.RESULTS.successful
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
