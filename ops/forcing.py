@@ -218,7 +218,9 @@ class Pulse(Primitive):
             _check_finite(name, getattr(self, name))
         width = known(self.width)
         if width is not None and (width < 0).any():
-            raise ValueError(f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order.")
+            raise ValueError(
+                f"`width` must be at least 0, but is {_shown(width, width < 0)}. Write start and end in order."
+            )
         shapes = {name: jnp.shape(getattr(self, name)) for name in ("start", "width", "height")}
         try:
             shape = np.broadcast_shapes(*shapes.values())
@@ -591,7 +593,9 @@ def without_gaps(times: Any, values: Any, rows: Rows, nan: str, time: str) -> tu
     missing = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if np.isnan(times).any() and nan != "drop":
         i = int(np.flatnonzero(np.isnan(times))[0])
-        raise ValueError(f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop.")
+        raise ValueError(
+            f"`{time}` must be a time in every row, but is missing in {rows.place(i)} of {rows.name}. Write nan: drop."
+        )
     if nan == "drop":
         keep = ~missing & ~np.isnan(times)
         return times[keep], values[keep], rows.kept(keep)
@@ -621,7 +625,9 @@ def check_knots(times: Any, values: Any, rows: Rows, *, repeats: bool, short: bo
         raise ValueError(f"`times` must be a list of at least two times, but has the shape {shape} in {rows.name}.")
     if count != shape[0] and not (short and count == shape[0] - 1):
         also = ", or one for each interval" if short else ""
-        raise ValueError(f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values.")
+        raise ValueError(
+            f"`values` must hold one value for each time{also}, but there are {shape[0]} times and {count} values."
+        )
     t, v = known(times), known(values)
     for name, array in (("times", t), ("values", v)):
         if array is not None and array.dtype.kind not in ("f" if name == "times" else "fc"):

@@ -177,7 +177,15 @@ class AdaptiveSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         return _earlier(end, jump), (inner, jump, jax.lax.stop_gradient(end - t0))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         inner, jump, wish = controller_state
@@ -249,7 +257,15 @@ class EvenSteps(diffrax.AbstractStepSizeController[Any, Any]):
         return jnp.where(number >= count, stop, start + (stop - start) * (number / count).astype(start.dtype))
 
     def adapt_step_size(
-        self, t0: Any, t1: Any, y0: Any, y1_candidate: Any, args: Any, y_error: Any, error_order: Any, controller_state: Any
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """The next step, and the state."""
         interval, number, end, step = controller_state
