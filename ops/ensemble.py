@@ -319,7 +319,8 @@ class Lane:
         moves = active & ~held
         t = jnp.where(keep, state.tnext, state.t)
         last = stages[-1] if self._reuses else None
-        limits, wish = None, None
+        limits: Any = None
+        wish: Any = None
         if self.jumps:
             wished, taken = lax.stop_gradient((wished, size))
             wished = jnp.where(keep & (taken < 0.5 * state.wish), jnp.maximum(wished, state.wish), wished)
@@ -646,7 +647,7 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     nobody = jnp.full(lanes, count)
     held = jax.eval_shape(load, nobody)
     state, outcome = jax.eval_shape(lambda o: (rules.start(o, wide), rules.outcome(rules.start(o, wide), o)), held)
-    blank = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
+    blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
     out = tree_map(lambda leaf: jnp.zeros((count + 1, *leaf.shape[:-1]), leaf.dtype), outcome)
     kept: Any = None
     if number:
@@ -769,7 +770,7 @@ def _blank(dtype: Any) -> Any:
     return jnp.nan if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
-PRIMITIVE = Primitive("ensemble")
+PRIMITIVE: Any = Primitive("ensemble")
 """A solve of one sample, or of `count` of them.
 
 Operands: those of the rules. Those with a flag have an axis of samples first; then come the axes of directions of a tangent.
@@ -861,7 +862,7 @@ def _results(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: 
         given = rules.unpack(shapes)
         y0, ts = given.y0, given.ts
         y0 = y0 if rules.steps.probe_slack is None else y0[0]
-        make = lambda shape, dtype: jax.ShapeDtypeStruct((*front, *shape), dtype)  # noqa: E731
+        make: Callable[..., Any] = lambda shape, dtype: jax.ShapeDtypeStruct((*front, *shape), dtype)  # noqa: E731
         y = tree_map(lambda leaf: make(leaf.shape, leaf.dtype), y0)
         outcome = Outcome(y, make((), shapes[0].dtype), make((), jnp.int8), make((), jnp.int32), make((), jnp.int32))
         saved = None if ts is None else Saved(tree_map(lambda leaf: make((ts.shape[-1], *leaf.shape), leaf.dtype), y0))
@@ -1075,7 +1076,7 @@ def _by_jacobian(
     ]
 
 
-ADJOINT = Primitive("ensemble_adjoint")
+ADJOINT: Any = Primitive("ensemble_adjoint")
 """Cotangents of the operands of a solve, from those of its results.
 
 Operands: those of the solve, then a cotangent for each of the `wanted` results, with the samples as its first axis if there are
@@ -1105,7 +1106,7 @@ def _by_adjoint(
         "moving": tuple(owners),
     }
     axis = int(count is not None)
-    pull = lambda cts: ADJOINT.bind(*primals, *cts, **settings)  # noqa: E731
+    pull: Callable[..., Any] = lambda cts: ADJOINT.bind(*primals, *cts, **settings)  # noqa: E731
     found: list[Any] = jax.vmap(pull, in_axes=axis, out_axes=axis)([ct for _, ct in kept])
     return found
 
@@ -1142,7 +1143,7 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
             if not number:
                 return [], None
             sign = jnp.where(held[1] < held[0], -1, 1).astype(held[0].dtype)
-            at = lambda x, place: sign * _of_lane(x, jnp.minimum(place, number - 1))  # noqa: E731
+            at: Callable[..., Any] = lambda x, place: sign * _of_lane(x, jnp.minimum(place, number - 1))  # noqa: E731
             plain = [x.ndim == held[saves[0]].ndim for x in (held[i] for i in saves)]
             first = [
                 jnp.where(saved < number, at(held[i], saved), jnp.inf if p else 0)
@@ -1151,7 +1152,8 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
             return first, jnp.where(saved + 1 < number, at(held[saves[0]], saved + 1), jnp.inf)
 
         def forth(state: Any, saved: Any, held: Sequence[Any]) -> tuple[Any, Any]:
-            return rules.advance(state, held, every, *times(saved, held))
+            after: tuple[Any, Any] = rules.advance(state, held, every, *times(saved, held))
+            return after
 
         def running(state: Any) -> Any:
             return jnp.any(_primal(rules, state).phase == RUNNING)
