@@ -24,7 +24,7 @@ class Bracket(eqx.Module):
     """The width that is a few roundings of the ends."""
 
 
-class Bisection(optimistix.AbstractRootFinder[Any, Any, Any, Bracket]):
+class Bisection(optimistix.AbstractRootFinder[Any, Any, Any, Bracket]):  # type: ignore[misc]
     """Bisection down to the rounding of time, for a function that changes its sign between the options `lower` and `upper`.
 
     That of optimistix goes on until the function is small too, which depends on its units (4000 m - h never is), and raises where

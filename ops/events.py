@@ -111,8 +111,9 @@ def solve(
 
     A condition that is zero at the start, or after its own reset, must leave zero before it can cross it again: a ball starts from the
     ground and bounces on it. Events at one time (within 100 roundings) happen in the order in which they are declared; a reset that
-    carries another condition across zero makes that event happen at the same time. Infinitely many events in finite time end at
-    `max_events`. The sign of a condition is looked at after each step, of which there are at least 100 from one event to `t1`: a
+    carries another condition across zero makes that event happen at the same time. Infinitely many events in finite time end with status
+    2, at `max_events` or where they come closer than 100 roundings: a ball comes to rest so, and one at rest on the ground is no answer
+    either. The sign of a condition is looked at after each step, of which there are at least 100 from one event to `t1`: a
     quicker crossing and return goes unseen, and so does a touch without a crossing.
 
     Args:
@@ -193,8 +194,9 @@ def solve(
         sides, jumped = watch.still().across(index, *still((at, after)), sides, *still((at, before)))
         due = (due | jumped) & (jnp.arange(len(declared)) != index)
         count = carry.number + jnp.where(fires, 1, 0)
+        crowded = fires & ~waiting & (carry.number > 0) & (jnp.abs(still(at) - t) <= watch.tie(t))
         stops = fires & (enough[index] | ((beyond == "stop") & (count == max_events)))
-        ends = ~carry.done & (stops | ~fires | ~fine)
+        ends = ~carry.done & (stops | ~fires | ~fine | crowded)
         saved = carry.saved
         if times is not None:
             since, until = way * (times - t) >= 0, way * (times - still(at))
@@ -207,9 +209,9 @@ def solve(
             jnp.where(carry.done, carry.sides, sides),
             jnp.where(fires & ~stops, due, False),
             carry.done | ends,
-            jnp.where(fires & (count > max_events), MAX_EVENTS, jnp.where(carry.done, carry.status, status)).astype(
-                jnp.int32
-            ),
+            jnp.where(
+                crowded | (fires & (count > max_events)), MAX_EVENTS, jnp.where(carry.done, carry.status, status)
+            ).astype(jnp.int32),
             count.astype(jnp.int32),
             carry.steps + jnp.where(carry.done, 0, steps + path.steps).astype(jnp.int32),
             saved,
@@ -395,6 +397,11 @@ class Watch:
         directions = jnp.asarray([event.direction for event in self.events])
         return (sides != 0) & ((directions == 0) | (directions == -sides))
 
+    def guards(self, sides: Any) -> Any:
+        """Whether a reset is there to keep the condition from each side: from leaving zero for it, too."""
+        kept = jnp.asarray([event.direction if callable(event.action) else 0 for event in self.events])
+        return (kept != 0) & (kept == sides)
+
 
 def _seek(watch: Watch, t: Any, y: Any, sides: Any, end: Any, solver: Solver, jumps: Any) -> tuple[Any, ...]:
     """Look for the next event, by the first change of any side.
@@ -426,8 +433,8 @@ def _seek(watch: Watch, t: Any, y: Any, sides: Any, end: Any, solver: Solver, ju
         wait = jnp.where(high < -now.noise, 0.0, wait)
         closest = jnp.arange(len(watch.events)) == jnp.argmin(high / (now.noise + threshold))
         change = jnp.where(jnp.isfinite(jnp.min(wait)), wait <= jnp.min(wait) + watch.tie(at[0]), closest) & hit
-        due = change & watch.wanted(sides)
         turned = jnp.where(sides == 0, jnp.sign(now.value), -sides)
+        due = change & (watch.wanted(sides) | ((sides == 0) & watch.guards(turned)))
         sides = jnp.where(change & ~due, turned, sides)
         return *at, sides, due, hit & ~jnp.any(due), path.status, steps + path.steps
 

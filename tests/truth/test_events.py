@@ -42,14 +42,14 @@ def height_at(t: float, height: float, e: float, g: float = G) -> float:
 
 def test_lanes_that_bounce_and_one_that_does_not() -> None:
     """3 bounces; 1; none for want of weight; none for want of time; from the ground upwards; backward; infinitely many; too many; one
-    that blows up after a bounce."""
+    that blows up after a bounce; no rebound; at rest on the ground."""
     ts = np.array([0.0, 1.0, 1.5, 2.5, 3.25, 3.7])
-    y = jnp.array([10.0, 20.0, 10.0, 20.0, 0.0, 10.0, 20.0, 1.0, 0.1])
-    v = jnp.array([0.0, 0.0, 0.0, 0.0, G, 0.0, 0.0, 0.0, -1.0])
-    g = jnp.array([G, G, 0.0, 0.1, G, G, G, G, 0.1])
-    e = jnp.array([0.5, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.8, 1.0])
-    way = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0])
-    thrust = jnp.array([0.0] * 8 + [1.0])
+    y = jnp.array([10.0, 20.0, 10.0, 20.0, 0.0, 10.0, 20.0, 1.0, 0.1, 10.0, 0.0])
+    v = jnp.array([0.0, 0.0, 0.0, 0.0, G, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0])
+    g = jnp.array([G, G, 0.0, 0.1, G, G, G, G, 0.1, G, G])
+    e = jnp.array([0.5, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.8, 1.0, 0.0, 0.5])
+    way = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    thrust = jnp.array([0.0] * 8 + [1.0, 0.0, 0.0])
 
     def lane(y: Any, v: Any, g: Any, e: Any, way: Any, thrust: Any) -> Any:
         args = {"g": g, "e": e, "thrust": thrust}
@@ -61,7 +61,8 @@ def test_lanes_that_bounce_and_one_that_does_not() -> None:
     found = jax.jit(jax.vmap(lane))(y, v, g, e, way, thrust)
     assert found.status[:8].tolist() == [0, 0, 0, 0, 0, 0, 2, 2]
     assert found.status[8] in (2, 3, 4)
-    assert found.events.tolist() == [3, 1, 0, 0, 3, 3, 4, 4, 1]
+    assert found.status[9:].tolist() == [2, 2]
+    assert found.events[:9].tolist() == [3, 1, 0, 0, 3, 3, 4, 4, 1]
     assert found.event_index.tolist()[:3] == [[0, 0, 0, -1], [0, -1, -1, -1], [-1] * 4]
     dropped = impacts(10.0, 0.5, 3)
     for number, times in enumerate([dropped, impacts(20.0, 0.75, 1), [], [], [2.0, 3.0, 3.5], -dropped]):
@@ -189,6 +190,23 @@ def test_events_at_one_time_in_declared_order_and_chains() -> None:
         np.stack([slopes.y["a"][:, 0], slopes.y["b"][:, 0]], 1), by_height * [1.0, 2.0], rtol=1e-7
     )
     np.testing.assert_allclose(slopes.event_times[:, :2], 0.0, atol=1e-12)
+
+
+@SLOW
+def test_a_ball_that_comes_to_rest_or_lies_on_the_ground_does_not_fall_through() -> None:
+    """Infinitely many bounces; one without a rebound; no motion at all; a rebound that only slows the fall, which goes on."""
+    ground = Event(lambda t, y, e: y[0], -1, lambda t, y, e: [y[0], -e * y[1]])
+
+    def lane(y: Any, e: Any) -> Any:
+        return solve(lambda t, y, e: [y[1], -G], jnp.stack([y, 0.0]), e, events=ground, max_events=70, t1=9.0)
+
+    found = jax.jit(jax.vmap(lane))(jnp.array([10.0, 10.0, 0.0, 10.0]), jnp.array([0.5, 0.0, 0.5, -0.5]))
+    assert found.status.tolist() == [2, 2, 2, 0]
+    assert 30 < found.events[0] < 60
+    assert np.isnan(found.y[:3]).all()
+    first = math.sqrt(20 / G)
+    since = 9.0 - first
+    np.testing.assert_allclose(found.y[3, 0], -0.5 * G * first * since - G * since**2 / 2, rtol=1e-6)
 
 
 def test_directions_touches_saves_at_events_and_the_end() -> None:
