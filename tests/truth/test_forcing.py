@@ -120,7 +120,12 @@ def built_inside(a: Any, b: Any, u: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("place", "mode"),
-    [(in_args, "forward"), (closed_over, "forward"), (built_inside, "forward"), (built_inside, "checkpointed")],
+    [
+        (in_args, "forward"),
+        (closed_over, "forward"),
+        (built_inside, "forward"),
+        pytest.param(built_inside, "checkpointed", marks=pytest.mark.slow),
+    ],
 )
 def test_two_jumps_at_one_time(place: Any, mode: str) -> None:
     """One pulse ends as another begins, twice as high: the derivative by either start is that of its own pulse."""
@@ -203,12 +208,14 @@ def test_a_zero_order_hold(settings: dict[str, Any], within: float) -> None:
     np.testing.assert_allclose(found.y, 2.4670345071, atol=within)
 
 
+@pytest.mark.slow
 def test_derivatives_with_fixed_steps() -> None:
     final = lambda *p: solve(field, 0.0, forcing.pulse(*p), t1=END, step=2.0).y  # noqa: E731
     slopes = jax.jit(jax.grad(final, (0, 1, 2)))(40.0, 0.2, 10.0)
     np.testing.assert_allclose(slopes, jax.grad(pulsed, (0, 1, 2))(40.0, 0.2, 10.0), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_square_wave() -> None:
     """Many short pulses, each seen, with as many cycles as the interval holds; the derivative by the part that is on."""
 
