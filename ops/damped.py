@@ -34,7 +34,8 @@ class Tolerance(NamedTuple):
 
     def of(self, y: jax.Array) -> jax.Array:
         """For each unknown."""
-        return self.atol + self.rtol * jnp.abs(y)
+        allowed: jax.Array = self.atol + self.rtol * jnp.abs(y)
+        return allowed
 
 
 class Found(NamedTuple):
@@ -58,7 +59,7 @@ class _Pass(NamedTuple):
     correction_before: jax.Array
     part: jax.Array
     trial: jax.Array
-    count: jax.Array
+    tried: jax.Array
     near: jax.Array
     done: jax.Array
     stalled: jax.Array
@@ -93,7 +94,7 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
         at = tolerance.of(jnp.maximum(jnp.abs(now.y), jnp.abs(now.trial)))
         simplified = solved(now.slope, residual)
         was, becomes = size(now.correction, at), size(simplified, at)
-        first = now.count == 0
+        first = now.tried == 0
         better = (becomes <= (1 - now.part / 4) * was) | (becomes <= 1)
         accept = first | now.near | (sound & better)
         # The step that a quadratic model of the correction along it asks for.
@@ -116,13 +117,13 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
             pick(now.correction, now.correction_before),
             part,
             y - part * corrected,
-            now.count + 1,
+            now.tried + 1,
             near,
             now.near,
             (first & ~sound) | (~accept & (shorter < SHORTEST)),
         )
 
-    last = jax.lax.while_loop(lambda now: ~now.done & ~now.stalled & (now.count <= max_steps), step, start)
+    last = jax.lax.while_loop(lambda now: ~now.done & ~now.stalled & (now.tried <= max_steps), step, start)
     at = tolerance.of(last.y)
     finite = jnp.all(jnp.isfinite(last.residual)) & jnp.all(jnp.isfinite(last.slope))
     regular = jnp.all(jnp.isfinite(last.correction)) & is_regular(last.slope, at)
@@ -134,7 +135,7 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
     return Found(
         last.y,
         jnp.where(fine, OK, failure).astype(jnp.int32),
-        last.count - 1,
+        last.tried - 1,
         jnp.max(jnp.abs(last.residual)),
         jnp.max(jnp.abs(last.correction)),
     )
@@ -149,4 +150,5 @@ def is_regular(slope: jax.Array, at: jax.Array) -> jax.Array:
     scaled = scaled / jnp.max(jnp.abs(scaled), axis=1, keepdims=True)
     inverse = jnp.linalg.solve(scaled, jnp.eye(n, dtype=slope.dtype))
     condition = jnp.linalg.norm(scaled, 1) * jnp.linalg.norm(inverse, 1)
-    return condition < 1 / (16 * n * float(np.finfo(slope.dtype).eps))  # false of NaN: a row of zeros
+    good: jax.Array = condition < 1 / (16 * n * float(np.finfo(slope.dtype).eps))  # false of NaN: a row of zeros
+    return good

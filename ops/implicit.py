@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import zero_from_primal
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 
@@ -33,7 +33,7 @@ def opened(function: Callable[[Any], Any], y: Any) -> Opened:
     structure = jax.tree_util.tree_structure(shape)
 
     def call(held: Any, y: Any) -> Any:
-        return jax.tree_util.tree_unflatten(structure, jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, list(held)))(y))
+        return jax.tree_util.tree_unflatten(structure, jaxpr_as_fun(traced.replace(consts=list(held)))(y))
 
     return Opened(call, list(traced.consts))
 
@@ -43,7 +43,9 @@ def jacobian(function: Callable[[Any], Any], y: jax.Array, forward: bool = True)
     if not forward:
         value, pull = jax.vjp(function, y)
         return value, jax.vmap(lambda row: pull(row)[0])(jnp.eye(value.size, dtype=value.dtype))
-    value, columns = jax.vmap(lambda v: jax.jvp(function, (y,), (v,)), out_axes=(None, -1))(jnp.eye(y.size, dtype=y.dtype))
+    value, columns = jax.vmap(lambda v: jax.jvp(function, (y,), (v,)), out_axes=(None, -1))(
+        jnp.eye(y.size, dtype=y.dtype)
+    )
     return value, columns
 
 
@@ -55,7 +57,7 @@ def solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
 def goes_forward(function: Opened, y: jax.Array) -> bool:
     """Whether a function has a forward derivative: JAX traces the tangent of a custom_vjp, and refuses to compile it."""
     try:
-        traced = jax.make_jaxpr(lambda y: jax.jvp(function, (y,), (jnp.ones_like(y),)))(y)
+        traced = jax.make_jaxpr(lambda y: jax.jvp(function.__call__, (y,), (jnp.ones_like(y),)))(y)
     except (TypeError, NotImplementedError, ValueError):  # a solve with checkpoints, a callback
         return False
     needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
@@ -86,10 +88,11 @@ def with_implicit_derivative(
     search = opened(lambda _: seek(), jnp.zeros(()))
     nothing = jnp.zeros(())
     if goes_forward(function, y_like):
-        found: Any = _both_ways(function.call, search.call, nothing)(function.held, search.held)
+        root = _both_ways(function.call, search.call, nothing)
     else:
-        found = _backwards(function.call, search.call, nothing)(function.held, search.held)
-    return found
+        root = _backwards(function.call, search.call, nothing)
+    y, fine, rest = root(function.held, search.held)
+    return y, fine, rest
 
 
 def _kept(fine: Any, matrix: jax.Array, right: jax.Array) -> jax.Array:

@@ -102,13 +102,14 @@ def find_root(
         raise ValueError(
             "`guess` or `bracket` must be given, one of them, but " + ("neither is." if guess is None else "both are.")
         )
-    tolerances = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
     if bracket is None:
-        return search(function, guess, args, _approach(method, max_steps), **tolerances)
+        return search(function, guess, args, _approach(method, max_steps), rtol=rtol, atol=atol, max_steps=max_steps)
     if method != "newton":
         raise ValueError(f"`method` must be newton with a bracket, which has its own, but is {method!r}. Leave it out.")
     lower, upper = _ends(bracket)
-    return search(function, (lower + upper) / 2, args, _between(lower, upper), **tolerances)
+    return search(
+        function, (lower + upper) / 2, args, _between(lower, upper), rtol=rtol, atol=atol, max_steps=max_steps
+    )
 
 
 def search(
@@ -135,7 +136,9 @@ def search(
 
     here = opened(flat, y0)
     inner = here
-    if current_adjoint() != "forward":  # Newton's method takes the Jacobian by columns, whatever the derivatives of the root are
+    if (
+        current_adjoint() != "forward"
+    ):  # Newton's method takes the Jacobian by columns, whatever the derivatives of the root are
         with _by_columns():
             inner = opened(flat, y0)
     forward = goes_forward(inner, y0)
@@ -143,7 +146,7 @@ def search(
     def seek() -> tuple[Any, Any, Any]:
         with _by_columns():
             start = approach(inner, y0, tolerance)
-        found = iterate(lambda y: jacobian(inner, y, forward), start.y, tolerance, max_steps)
+        found = iterate(lambda y: jacobian(inner.__call__, y, forward), start.y, tolerance, max_steps)
         status = _judged(start, found)
         instead = jnp.where(jnp.isfinite(y0), y0, 0)
         rest = status, found.steps + start.steps, found.residual, found.error, jnp.asarray(start.changes)
@@ -180,19 +183,18 @@ def _approach(method: Any, max_steps: int) -> Approach:
         close = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.5)
         also = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.{also}")
-    kinds = optimistix.AbstractRootFinder | optimistix.AbstractLeastSquaresSolver
-    if not isinstance(method, str | kinds):
+    if not isinstance(method, str | optimistix.AbstractRootFinder | optimistix.AbstractLeastSquaresSolver):
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, or a solver of optimistix, but is {method!r}.")
     if method == "newton":
         return lambda function, y0, tolerance: Start(y0)
 
     def approach(function: Any, y0: Any, tolerance: Tolerance) -> Start:
         chosen = method if not isinstance(method, str) else METHODS[method](tolerance.rtol, tolerance.atol)
-        _, slope = jacobian(function, y0, goes_forward(function, y0))
+        _, slope = jacobian(function.__call__, y0, goes_forward(function, y0))
         # optimistix compares residuals with the tolerance of the unknowns: in their units, by the Jacobian's rows.
         rows = jnp.max(jnp.abs(slope), axis=1)
         units = jnp.where((rows > 0) & jnp.isfinite(rows), rows, 1)
-        found = optimistix.root_find(
+        found: Any = optimistix.root_find(
             lambda y, _: function(y) / units, chosen, y0, max_steps=max_steps, throw=False
         )
         near = jnp.where(jnp.all(jnp.isfinite(found.value)), found.value, y0)
@@ -280,7 +282,9 @@ def _residual(found: Any, y: Any, guess: Any) -> jax.Array:
 
 def _words(tree: Any) -> str:
     """A pytree's shapes in words."""
-    shown = [f"{jnp.result_type(leaf)}[{','.join(map(str, np.shape(leaf)))}]" for leaf in jax.tree_util.tree_leaves(tree)]
+    shown = [
+        f"{jnp.result_type(leaf)}[{','.join(map(str, np.shape(leaf)))}]" for leaf in jax.tree_util.tree_leaves(tree)
+    ]
     return ", ".join(shown)
 
 
@@ -295,9 +299,13 @@ def tolerances(rtol: Any, atol: Any, dtype: Any) -> Tolerance:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"`{name}` must be a positive number, but is {value!r}. Write 1e-10, say, or leave it out.")
+            raise ValueError(
+                f"`{name}` must be a positive number, but is {value!r}. Write 1e-10, say, or leave it out."
+            )
     if rtol is not None and rtol < 4 * least:
-        raise ValueError(f"`rtol` must be at least {4 * least:.1e} in {np.dtype(dtype).name}, but is {rtol}: rounding is larger.")
+        raise ValueError(
+            f"`rtol` must be at least {4 * least:.1e} in {np.dtype(dtype).name}, but is {rtol}: rounding is larger."
+        )
     default = least ** (2 / 3)
     rtol = default if rtol is None else rtol
     return Tolerance(rtol, rtol / 100 if atol is None else atol)

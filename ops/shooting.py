@@ -127,7 +127,9 @@ def shoot(
     return Shot(value, None if parameters is None else found, times, y, status, root.steps, root.residual, root.error)
 
 
-def _along(field: Any, states: Any, args: Any, nodes: jax.Array, times: jax.Array, solver: Solver) -> tuple[Any, jax.Array]:
+def _along(
+    field: Any, states: Any, args: Any, nodes: jax.Array, times: jax.Array, solver: Solver
+) -> tuple[Any, jax.Array]:
     """The solution at some times, each in its segment, and the worst status of the solves."""
     direction = jnp.where(nodes[-1] < nodes[0], -1, 1)
     within = jnp.sum((times[:, None] * direction > nodes[None, 1:-1] * direction), axis=1)
@@ -164,7 +166,9 @@ def _check(t0: Any, t1: Any, segments: Any) -> None:
         raise ValueError(f"`segments` must be a positive integer, but is {segments!r}. Write 1 for single shooting.")
     for name, time in (("t0", t0), ("t1", t1)):
         if isinstance(time, int | float) and not math.isfinite(time):
-            raise ValueError(f"`{name}` must be a finite time, but is {time}. Put the condition at a large one, or scale time.")
+            raise ValueError(
+                f"`{name}` must be a finite time, but is {time}. Put the condition at a large one, or scale time."
+            )
     if isinstance(t0, int | float) and isinstance(t1, int | float) and t0 == t1:
         raise ValueError(f"`t1` must differ from t0, but both are {t0}.")
 

@@ -43,8 +43,8 @@ def find_steady_state(
     y0: Any,
     args: Any = None,
     *,
-    t: float | None = None,
-    after: float | None = None,
+    t: Any = None,
+    after: Any = None,
     conserved: Callable[[Any, Any], Any] | None = None,
     solver: Any = Solver("kvaerno5"),
     rtol: float | None = None,
@@ -104,7 +104,9 @@ def find_steady_state(
     y, multipliers = root.value
     holds = (root.status != OK) | _conserves(field, levels, y, multipliers, tolerances(rtol, atol, here.dtype))
     if not isinstance(holds, jax.core.Tracer) and not bool(holds):
-        raise ValueError("`conserved` must return what the vector field leaves as it is, but at the steady state that changes.")
+        raise ValueError(
+            "`conserved` must return what the vector field leaves as it is, but at the steady state that changes."
+        )
     status = jnp.where(holds, root.status, FAILED)
     fine = status == OK
 
