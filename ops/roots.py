@@ -1,8 +1,8 @@
 """Roots of equations, with failures as values and derivatives by the implicit function theorem.
 
 `find_root` solves `function(y, args) = 0` from a guess, for any pytree of unknowns, or for a scalar between two points of different sign.
-A value is handed back if the residual and two Newton corrections say that it is a root, and the only one nearby; else `status` says why
-not, and the value is NaN.
+A value is handed back if two Newton corrections say that it is a root, and the function nearby that it is a simple one; else `status`
+says why not, and the value is NaN.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def find_root(
         bracket: instead of a guess, two points between which a scalar function changes its sign once: that root is found.
         method: a name of `METHODS`, or a root finder or least-squares solver of optimistix.
         rtol: relative tolerance of an unknown; about 4e-11, or 2e-5 in float32, if left out. What is found is one Newton step better.
-        atol: absolute tolerance of an unknown, in its units; a hundredth of `rtol` if left out.
+        atol: absolute tolerance of an unknown, in its units; a hundredth of `rtol` if left out. It must be far below the unknown, or
+            a root is not told from a double one: where unknowns are tiny, say how tiny an error may be.
         max_steps: steps of the method after which to give up.
 
     Returns:

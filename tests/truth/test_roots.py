@@ -109,8 +109,11 @@ def test_a_bracket_without_a_change_of_sign_is_a_status_where_it_is_traced() -> 
 
 @pytest.mark.parametrize("guess", [0.0, 1e-15, 1e-5, 1.0])
 def test_no_derivative_at_a_bifurcation(guess: float) -> None:
-    """At a = 0 the pitchfork's three roots meet in one, and the fold's two, wherever the guess is: never a number."""
-    for function in (lambda y, a: y**3 - a * y, square):
+    """At a = 0 the pitchfork's three roots meet in one, and the fold's two, wherever the guess is: never a number.
+
+    The third function is the first one, flat by rounding: zero, with any slope, as far as 1e-8 from the root.
+    """
+    for function in (lambda y, a: y**3 - a * y, square, lambda y, a: -0.5 * y + (1 + a) * (y - y**3) / 2):
         value, slope = jax.value_and_grad(lambda a, f=function: find_root(f, guess, a).value)(0.0)
         assert np.isnan(value)
         assert slope == 0 or not np.isfinite(slope)
