@@ -47,6 +47,7 @@ class Found(NamedTuple):
     """The last iterate, and what is known of it."""
 
     y: jax.Array
+    slope: jax.Array
     status: jax.Array
     steps: jax.Array
     residual: jax.Array
@@ -140,6 +141,7 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
     failure = jnp.where(finite, jnp.where(done | last.stalled | ~regular, FAILED, MAX_STEPS), NONFINITE)
     return Found(
         last.y,
+        last.slope,
         jnp.where(fine, OK, failure).astype(jnp.int32),
         last.tried - 1,
         jnp.max(jnp.abs(last.residual)),

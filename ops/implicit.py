@@ -16,6 +16,15 @@ from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 
+class Sought(NamedTuple):
+    """What a search found: a root with the Jacobian there, whether it is one, and anything else."""
+
+    y: Any
+    fine: Any
+    slope: Any
+    rest: Any
+
+
 class Opened(NamedTuple):
     """A function of one vector, traced, and the arrays that it closes over beside it: a rule may close over none."""
 
@@ -73,17 +82,17 @@ def _applies(jaxpr: Any, name: str) -> bool:
 
 
 def with_implicit_derivative(
-    function: Opened, seek: Callable[[], tuple[Any, Any, Any]], y_like: jax.Array
+    function: Opened, seek: Callable[[], Sought], y_like: jax.Array
 ) -> tuple[jax.Array, jax.Array, Any]:
     """What `seek` finds, with the derivative of a root of `function`.
 
     Args:
         function: F(y), a vector as long as y, in whose held arrays the derivatives are.
-        seek: returns (root, whether it is one, anything else). It is never differentiated.
+        seek: makes the search. It is never differentiated.
         y_like: a vector of the root's shape.
 
     Returns:
-        As `seek`; where there is no root its derivative is zero, and nothing else's is harmed.
+        The root, whether it is one, and the rest; where it is none its derivative is zero, and nothing else's is harmed.
     """
     search = opened(lambda _: seek(), jnp.zeros(()))
     nothing = jnp.zeros(())
@@ -91,8 +100,8 @@ def with_implicit_derivative(
         root = _both_ways(function.call, search.call, nothing)
     else:
         root = _backwards(function.call, search.call, nothing)
-    y, fine, rest = root(function.held, search.held)
-    return y, fine, rest
+    found = root(function.held, search.held)
+    return found.y, found.fine, found.rest
 
 
 def _kept(fine: Any, matrix: jax.Array, right: jax.Array) -> jax.Array:
@@ -112,11 +121,11 @@ def _both_ways(call: Any, search: Any, nothing: Any) -> Any:
     def rule(primals: Any, tangents: Any) -> Any:
         held, of_search = primals
         found = root(held, of_search)
-        y, fine, rest = found
+        y = found.y
         _, change = jax.jvp(lambda held: call(held, y), (held,), (tangents[0],))
-        _, slope = jacobian(lambda y: call(held, y), y)
-        zeros = zero_from_primal((fine, rest), symbolic_zeros=False)
-        return found, (-_kept(fine, slope, change), *zeros)
+        _, slope = jacobian(lambda y: call(held, y), y)  # that of the search has no derivative of its own
+        still = zero_from_primal(found, symbolic_zeros=False)
+        return found, still._replace(y=-_kept(found.fine, slope, change))
 
     return root
 
@@ -130,13 +139,12 @@ def _backwards(call: Any, search: Any, nothing: Any) -> Any:
 
     def forward(held: Any, of_search: Any) -> Any:
         found = root(held, of_search)
-        return found, (held, of_search, found[0], found[1])
+        return found, (held, of_search, found)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        held, of_search, y, fine = kept
-        _, slope = jacobian(lambda y: call(held, y), y, forward=False)
-        _, pull = jax.vjp(lambda held: call(held, y), held)
-        (change,) = pull(-_kept(fine, slope.T, cotangents[0]))
+        held, of_search, found = kept
+        _, pull = jax.vjp(lambda held: call(held, found.y), held)
+        (change,) = pull(-_kept(found.fine, found.slope.T, cotangents.y))
         return change, zero_from_primal(of_search, symbolic_zeros=False)
 
     root.defvjp(forward, backward)

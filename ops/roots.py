@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from ops.adjoints import VALUES, current_adjoint, default_adjoint, is_differentiated
 from ops.brackets import enclose
 from ops.damped import FAILED, OK, Found, Tolerance, iterate
-from ops.implicit import Opened, goes_forward, jacobian, opened, with_implicit_derivative
+from ops.implicit import Opened, Sought, goes_forward, jacobian, opened, with_implicit_derivative
 
 Function = Callable[[Any, Any], Any]
 Approach = Callable[[Opened, Any, Tolerance], "Start"]
@@ -144,14 +144,14 @@ def search(
             inner = opened(flat, y0)
     forward = goes_forward(inner, y0)
 
-    def seek() -> tuple[Any, Any, Any]:
+    def seek() -> Sought:
         with _by_columns():
             start = approach(inner, y0, tolerance)
         found = iterate(lambda y: jacobian(inner.__call__, y, forward), start.y, tolerance, max_steps)
         status = _judged(start, found)
         instead = jnp.where(jnp.isfinite(y0), y0, 0)
         rest = status, found.steps + start.steps, found.residual, found.error, jnp.asarray(start.changes)
-        return jnp.where(status == OK, found.y, instead), status == OK, rest
+        return Sought(jnp.where(status == OK, found.y, instead), status == OK, found.slope, rest)
 
     y, fine, (status, steps, residual, error, changes) = with_implicit_derivative(here, seek, y0)
     if not isinstance(changes, jax.core.Tracer) and not bool(changes):
