@@ -184,7 +184,9 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
         raise ValueError(f"`ts` must be a list of times, but has the shape {values.shape}.")
     way = np.diff(np.concatenate([[t0], values, [t1]])) * np.sign(t1 - t0)
     if not (way >= 0).all():
-        raise ValueError(f"`ts` must go from t0 = {t0} to t1 = {t1} in order, but is {values.tolist()}. Sort the times.")
+        raise ValueError(
+            f"`ts` must go from t0 = {t0} to t1 = {t1} in order, but is {values.tolist()}. Sort the times."
+        )
 
 
 def _check_boundary(boundary: Any, state: Any, args: Any, more: tuple[Any, ...]) -> None:

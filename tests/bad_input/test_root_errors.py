@@ -33,7 +33,10 @@ ROOTS: dict[str, tuple[Any, str]] = {
     "array ends": (lambda: find_root(square, bracket=(jnp.zeros(2), jnp.ones(2))), "jax.vmap"),
     "equal ends": (lambda: find_root(square, bracket=(1.0, 1.0)), "two different ends"),
     "endless": (lambda: find_root(square, bracket=(0.0, float("inf"))), "finite ends"),
-    "method with bracket": (lambda: find_root(square, bracket=(0.0, 2.0), method="chord"), "`method` must be newton.*'chord'"),
+    "method with bracket": (
+        lambda: find_root(square, bracket=(0.0, 2.0), method="chord"),
+        "`method` must be newton.*'chord'",
+    ),
     "unknown method": (lambda: find_root(square, 1.0, method="dogleq"), "Did you mean 'dogleg'"),
     "no method": (lambda: find_root(square, 1.0, method=3), "`method` must .* but is 3"),
     "zero rtol": (lambda: find_root(square, 1.0, rtol=0.0), "`rtol` must be a positive number, but is 0.0"),
@@ -56,7 +59,10 @@ STEADY: dict[str, tuple[Any, str]] = {
     "endless": (lambda: find_steady_state(decay, 1.0, after=float("inf")), "`after` must be a finite time"),
     "no time": (lambda: find_steady_state(decay, 1.0, t=float("nan")), "`t` must be a finite time"),
     "no return": (lambda: find_steady_state(lambda t, y, a: None, 1.0), "`vector_field` must .*`return` missing"),
-    "too short": (lambda: find_steady_state(lambda t, y, a: y[0], jnp.ones(2)), "`vector_field` must .* 2 numbers, but returned 1"),
+    "too short": (
+        lambda: find_steady_state(lambda t, y, a: y[0], jnp.ones(2)),
+        "`vector_field` must .* 2 numbers, but returned 1",
+    ),
     "all conserved": (lambda: find_steady_state(decay, 1.0, conserved=lambda y, a: y), "`conserved` must return fewer"),
     "complex": (lambda: find_steady_state(decay, 1j), "`y0` must be real"),
     "unknown solver": (lambda: find_steady_state(decay, 1.0, after=1.0, solver="tsit6"), "'tsit5'"),

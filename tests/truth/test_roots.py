@@ -35,9 +35,9 @@ def test_square_root_and_its_derivatives() -> None:
     assert found.error < 1e-15 and found.residual < 1e-15
     for derivative in (jax.grad, jax.jacfwd, jax.jacrev):
         np.testing.assert_allclose(derivative(root_of)(2.0), 0.5 / math.sqrt(2), rtol=1e-14)
-    for second in (jax.hessian(root_of), jax.grad(jax.grad(root_of)), jax.jacfwd(jax.jacfwd(root_of))):
-        np.testing.assert_allclose(second(2.0), -0.25 / 2**1.5, rtol=1e-13)
-    np.testing.assert_allclose(jax.grad(jax.hessian(root_of))(2.0), 0.375 / 2**2.5, rtol=1e-12)
+    for second in (jax.hessian(root_of), jax.grad(jax.grad(root_of))):
+        np.testing.assert_allclose(jax.jit(second)(2.0), -0.25 / 2**1.5, rtol=1e-13)
+    np.testing.assert_allclose(jax.jit(jax.grad(jax.hessian(root_of)))(2.0), 0.375 / 2**2.5, rtol=1e-12)
 
 
 def test_lanes_without_a_root_say_so_and_harm_no_other() -> None:
@@ -80,7 +80,9 @@ def test_keplers_equation_between_two_points() -> None:
 
 def test_cubic_with_a_parameter() -> None:
     """y**3 - a y - 6 = 0 at a = 1 has y = 2, dy/da = y / (3 y**2 - a) = 2 / 11."""
-    found, slope = jax.value_and_grad(lambda a: find_root(lambda y, a: y**3 - a * y - 6, None, a, bracket=(0.0, 5.0)).value)(1.0)
+    found, slope = jax.value_and_grad(
+        lambda a: find_root(lambda y, a: y**3 - a * y - 6, None, a, bracket=(0.0, 5.0)).value
+    )(1.0)
     np.testing.assert_allclose([found, slope], [2, 2 / 11], rtol=1e-13)
 
 
@@ -174,7 +176,7 @@ def test_single_precision() -> None:
     np.testing.assert_allclose(found.value, math.log(2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["checkpointed", "forward"])
+@pytest.mark.parametrize("mode", ["checkpointed", pytest.param("forward", marks=pytest.mark.slow)])
 def test_a_root_of_a_solve(mode: str) -> None:
     """y' = -k y, y(1) = c: k = -log(c), dk/dc = -1 / c. Reverse mode passes a solve that has no other."""
 
@@ -202,6 +204,7 @@ def mathieu(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return engine.run(REPOSITORY / "conf" / "mathieu.yaml", [f"store.path={store}", *axes]).load()
 
 
+@pytest.mark.slow
 def test_edge_of_mathieus_first_tongue(mathieu: Any) -> None:
     """b1(q) of SciPy; b1'(0.1) of the power series 1 - q - q**2/8 + q**3/64 - q**4/1536 - 11 q**5/36864 (A & S 20.2.25)."""
     from scipy.special import mathieu_b
@@ -213,6 +216,7 @@ def test_edge_of_mathieus_first_tongue(mathieu: Any) -> None:
     np.testing.assert_allclose(mathieu["dedge.q"].values[:, 0], series, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_stability_of_mathieus_equation(mathieu: Any) -> None:
     """Inside the tongues of `scipy.special` solutions grow, elsewhere not; det M = 1."""
     from scipy.special import mathieu_a, mathieu_b
@@ -230,9 +234,9 @@ def test_trace_of_mathieus_monodromy_at_small_q() -> None:
 
     a = 2.5
     with default_adjoint("forward"):
-        trace, (by_a, by_q) = jax.jit(lambda a, q: (stability(a, q).trace, jax.jacfwd(lambda a, q: stability(a, q).trace, (0, 1))(a, q)))(
-            a, 0.0
-        )
+        trace, (by_a, by_q) = jax.jit(
+            lambda a, q: (stability(a, q).trace, jax.jacfwd(lambda a, q: stability(a, q).trace, (0, 1))(a, q))
+        )(a, 0.0)
     angle = math.pi * math.sqrt(a)
     np.testing.assert_allclose(trace, 2 * math.cos(angle), rtol=1e-9)
     np.testing.assert_allclose(by_a, -math.pi * math.sin(angle) / math.sqrt(a), rtol=1e-8)
