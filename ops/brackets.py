@@ -39,7 +39,7 @@ class _Bracket(NamedTuple):
     f_old: jax.Array
     part: jax.Array
     scale: jax.Array
-    count: jax.Array
+    tried: jax.Array
     done: jax.Array
 
 
@@ -49,9 +49,9 @@ def enclose(function: Callable[[Any], Any], lower: jax.Array, upper: jax.Array, 
     start = _Bracket(lower, lower, lower, zero, zero, zero, zero, zero, jnp.zeros((), jnp.int32), jnp.array(False))
 
     def step(now: _Bracket) -> _Bracket:
-        at_end = now.count < 2  # the ends come first, so that the function stands in the program once
+        at_end = now.tried < 2  # the ends come first, so that the function stands in the program once
         inside = now.new + now.part * (now.far - now.new)
-        new = jnp.where(at_end, jnp.where(now.count == 0, lower, upper), inside)
+        new = jnp.where(at_end, jnp.where(now.tried == 0, lower, upper), inside)
         f_new = function(new)
         keeps = (jnp.sign(f_new) == jnp.sign(now.f_new)) & ~at_end
         far, f_far = jnp.where(keeps, now.far, now.new), jnp.where(keeps, now.f_far, now.f_new)
@@ -64,17 +64,17 @@ def enclose(function: Callable[[Any], Any], lower: jax.Array, upper: jax.Array, 
         return _Bracket(
             new, far, old, f_new, f_far, f_old, part,
             jnp.where(at_end, jnp.maximum(now.scale, jnp.abs(f_new)), now.scale),
-            now.count + 1,
-            ~jnp.isfinite(f_new) | ended & (now.count > 0),
+            now.tried + 1,
+            ~jnp.isfinite(f_new) | ended & (now.tried > 0),
         )  # fmt: skip
 
-    last = jax.lax.while_loop(lambda now: ~now.done & (now.count < POINTS), step, start)
+    last = jax.lax.while_loop(lambda now: ~now.done & (now.tried < POINTS), step, start)
     finite = jnp.isfinite(last.f_new) & jnp.isfinite(last.f_far)
     changes = jnp.sign(last.f_new) * jnp.sign(last.f_far) <= 0
     status = jnp.where(last.done, jnp.where(changes, OK, FAILED), MAX_STEPS)
     best = jnp.where(jnp.abs(last.f_far) < jnp.abs(last.f_new), last.far, last.new)
     status = jnp.where(finite, status, NONFINITE).astype(jnp.int32)
-    return Enclosed(best, status, last.count, last.scale, changes | ~finite)
+    return Enclosed(best, status, last.tried, last.scale, changes | ~finite)
 
 
 def _next(new: Any, far: Any, old: Any, f_new: Any, f_far: Any, f_old: Any) -> jax.Array:

@@ -22,8 +22,13 @@ OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 SHORTEST = 1e-10
 """The part of a Newton step below which shorter ones are given up."""
 
-CONTRACTION = 0.25
-"""Between the last two iterates the Jacobian may change this much, seen along the last step. At a double root it is 1."""
+PROBE = 10.0
+"""How many tolerances beside the root the function must still be what its Jacobian there says."""
+
+CURVATURE = 0.25
+"""By which part the function may differ from that. Near a double root it differs by more than all of it."""
+
+SEARCHING, SETTLING, PROBING, DONE = range(4)
 
 
 class Tolerance(NamedTuple):
@@ -34,13 +39,15 @@ class Tolerance(NamedTuple):
 
     def of(self, y: jax.Array) -> jax.Array:
         """For each unknown."""
-        return self.atol + self.rtol * jnp.abs(y)
+        allowed: jax.Array = self.atol + self.rtol * jnp.abs(y)
+        return allowed
 
 
 class Found(NamedTuple):
     """The last iterate, and what is known of it."""
 
     y: jax.Array
+    slope: jax.Array
     status: jax.Array
     steps: jax.Array
     residual: jax.Array
@@ -48,28 +55,27 @@ class Found(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One iterate `y` with residual, Jacobian and Newton correction, the one before it, and the point to look at next."""
+    """One iterate `y` with residual, Jacobian and Newton correction, the part of it that is tried, and the point to look at next."""
 
     y: jax.Array
     residual: jax.Array
     slope: jax.Array
     correction: jax.Array
-    residual_before: jax.Array
-    correction_before: jax.Array
     part: jax.Array
     trial: jax.Array
-    count: jax.Array
-    near: jax.Array
-    done: jax.Array
+    tried: jax.Array
+    phase: jax.Array
     stalled: jax.Array
+    linear: jax.Array
 
 
 def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance, max_steps: int) -> Found:
     """A root near `y0`.
 
-    Convergence is judged twice: an iterate whose Newton correction is within the tolerance is moved by it, and looked at again. There
-    the correction must be within the tolerance again, the Jacobian regular, and nearly that of the iterate before: at a double root,
-    a fold or a bifurcation it changes as much as the distance does, however close the iterates are.
+    An iterate whose Newton correction is within the tolerance is moved by it, and looked at again: there the correction must be within
+    the tolerance again, and the Jacobian regular. Then a point a few tolerances away is looked at, in the direction in which the
+    function changes least: there it must be what the Jacobian says. It is not at a double root, a fold or a bifurcation, however
+    close the iterates are, nor where rounding or another noise hides the root.
 
     Args:
         evaluate: residual and Jacobian at a vector.
@@ -78,10 +84,10 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
         max_steps: corrections after which to give up.
     """
     n = y0.size
-    zeros, no = jnp.zeros_like(y0), jnp.array(False)
-    start = _Pass(
-        y0, zeros, jnp.eye(n, dtype=y0.dtype), zeros, zeros, zeros, jnp.ones((), y0.dtype), y0, jnp.zeros((), jnp.int32), no, no, no
-    )  # fmt: skip
+    zeros, no, one = jnp.zeros_like(y0), jnp.array(False), jnp.ones((), y0.dtype)
+    none = jnp.zeros((), jnp.int32)
+    start = _Pass(y0, zeros, jnp.eye(n, dtype=y0.dtype), zeros, one, y0, none, none, no, no)
+    generic = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.0, n), y0.dtype)
 
     def size(step: jax.Array, at: Any) -> jax.Array:
         return jnp.max(jnp.abs(step) / at)
@@ -93,48 +99,51 @@ def iterate(evaluate: Callable[[Any], Any], y0: jax.Array, tolerance: Tolerance,
         at = tolerance.of(jnp.maximum(jnp.abs(now.y), jnp.abs(now.trial)))
         simplified = solved(now.slope, residual)
         was, becomes = size(now.correction, at), size(simplified, at)
-        first = now.count == 0
+        first, probing = now.tried == 0, now.phase == PROBING
         better = (becomes <= (1 - now.part / 4) * was) | (becomes <= 1)
-        accept = first | now.near | (sound & better)
+        accept = (first | (now.phase == SETTLING) | (sound & better)) & ~probing
         # The step that a quadratic model of the correction along it asks for.
         model = 0.5 * was * now.part**2 / size(simplified - (1 - now.part) * now.correction, at)
         shorter = jnp.clip(jnp.where(jnp.isfinite(model), model, 0), now.part / 10, now.part / 2)
-        part = jnp.where(first, 1, jnp.where(accept, jnp.minimum(1, 4 * now.part), shorter))
+        near = accept & sound & (size(correction, at) <= 1)
+        part = jnp.where(first | near, 1, jnp.where(accept, jnp.minimum(1, 4 * now.part), shorter))
 
         def pick(new: Any, old: Any) -> Any:
             return jnp.where(accept, new, old)
 
         y, corrected = pick(now.trial, now.y), pick(correction, now.correction)
-        near = accept & sound & (size(correction, at) <= 1)
-        part = jnp.where(near, 1, part)
+        weakest = solved(slope, jnp.max(jnp.abs(slope) * at, axis=1) * generic)
+        beside = y + PROBE * weakest / size(weakest, at)
+        away = now.trial - now.y
+        change = solved(now.slope, residual - now.residual)
         return _Pass(
             y,
             pick(residual, now.residual),
             pick(slope, now.slope),
             corrected,
-            pick(now.residual, now.residual_before),
-            pick(now.correction, now.correction_before),
             part,
-            y - part * corrected,
-            now.count + 1,
-            near,
-            now.near,
-            (first & ~sound) | (~accept & (shorter < SHORTEST)),
+            jnp.where(now.phase == SETTLING, beside, y - part * corrected),
+            now.tried + 1,
+            jnp.where(now.phase == SEARCHING, jnp.where(near, SETTLING, SEARCHING), now.phase + 1).astype(jnp.int32),
+            (first & ~sound) | (~accept & ~probing & (shorter < SHORTEST)),
+            probing & (size(change - away, at) <= CURVATURE * size(away, at)),
         )
 
-    last = jax.lax.while_loop(lambda now: ~now.done & ~now.stalled & (now.count <= max_steps), step, start)
+    def goes_on(now: _Pass) -> jax.Array:
+        return (now.phase != DONE) & ~now.stalled & ((now.tried <= max_steps) | (now.phase != SEARCHING))
+
+    last = jax.lax.while_loop(goes_on, step, start)
     at = tolerance.of(last.y)
     finite = jnp.all(jnp.isfinite(last.residual)) & jnp.all(jnp.isfinite(last.slope))
     regular = jnp.all(jnp.isfinite(last.correction)) & is_regular(last.slope, at)
-    again = solved(last.slope, last.residual_before)
-    settled = size(again - last.correction_before, at) <= CONTRACTION * size(last.correction_before, at)
-    fine = last.done & finite & regular & settled & (size(last.correction, at) <= 1)
-    gave_up = last.done | last.stalled | ~regular
-    failure = jnp.where(finite, jnp.where(gave_up, FAILED, MAX_STEPS), NONFINITE)
+    done = last.phase == DONE
+    fine = done & finite & regular & last.linear & (size(last.correction, at) <= 1)
+    failure = jnp.where(finite, jnp.where(done | last.stalled | ~regular, FAILED, MAX_STEPS), NONFINITE)
     return Found(
         last.y,
+        last.slope,
         jnp.where(fine, OK, failure).astype(jnp.int32),
-        last.count - 1,
+        last.tried - 1,
         jnp.max(jnp.abs(last.residual)),
         jnp.max(jnp.abs(last.correction)),
     )
@@ -149,4 +158,5 @@ def is_regular(slope: jax.Array, at: jax.Array) -> jax.Array:
     scaled = scaled / jnp.max(jnp.abs(scaled), axis=1, keepdims=True)
     inverse = jnp.linalg.solve(scaled, jnp.eye(n, dtype=slope.dtype))
     condition = jnp.linalg.norm(scaled, 1) * jnp.linalg.norm(inverse, 1)
-    return condition < 1 / (16 * n * float(np.finfo(slope.dtype).eps))  # false of NaN: a row of zeros
+    good: jax.Array = condition < 1 / (16 * n * float(np.finfo(slope.dtype).eps))  # false of NaN: a row of zeros
+    return good

@@ -12,8 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import zero_from_primal
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
+
+
+class Sought(NamedTuple):
+    """What a search found: a root with the Jacobian there, whether it is one, and anything else."""
+
+    y: Any
+    fine: Any
+    slope: Any
+    rest: Any
 
 
 class Opened(NamedTuple):
@@ -33,7 +42,7 @@ def opened(function: Callable[[Any], Any], y: Any) -> Opened:
     structure = jax.tree_util.tree_structure(shape)
 
     def call(held: Any, y: Any) -> Any:
-        return jax.tree_util.tree_unflatten(structure, jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, list(held)))(y))
+        return jax.tree_util.tree_unflatten(structure, jaxpr_as_fun(traced.replace(consts=list(held)))(y))
 
     return Opened(call, list(traced.consts))
 
@@ -57,7 +66,7 @@ def solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
 def goes_forward(function: Opened, y: jax.Array) -> bool:
     """Whether a function has a forward derivative: JAX traces the tangent of a custom_vjp, and refuses to compile it."""
     try:
-        traced = jax.make_jaxpr(lambda y: jax.jvp(function, (y,), (jnp.ones_like(y),)))(y)
+        traced = jax.make_jaxpr(lambda y: jax.jvp(function.__call__, (y,), (jnp.ones_like(y),)))(y)
     except (TypeError, NotImplementedError, ValueError):  # a solve with checkpoints, a callback
         return False
     needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
@@ -73,25 +82,26 @@ def _applies(jaxpr: Any, name: str) -> bool:
 
 
 def with_implicit_derivative(
-    function: Opened, seek: Callable[[], tuple[Any, Any, Any]], y_like: jax.Array
+    function: Opened, seek: Callable[[], Sought], y_like: jax.Array
 ) -> tuple[jax.Array, jax.Array, Any]:
     """What `seek` finds, with the derivative of a root of `function`.
 
     Args:
         function: F(y), a vector as long as y, in whose held arrays the derivatives are.
-        seek: returns (root, whether it is one, anything else). It is never differentiated.
+        seek: makes the search. It is never differentiated.
         y_like: a vector of the root's shape.
 
     Returns:
-        As `seek`; where there is no root its derivative is zero, and nothing else's is harmed.
+        The root, whether it is one, and the rest; where it is none its derivative is zero, and nothing else's is harmed.
     """
     search = opened(lambda _: seek(), jnp.zeros(()))
     nothing = jnp.zeros(())
     if goes_forward(function, y_like):
-        found: Any = _both_ways(function.call, search.call, nothing)(function.held, search.held)
+        root = _both_ways(function.call, search.call, nothing)
     else:
-        found = _backwards(function.call, search.call, nothing)(function.held, search.held)
-    return found
+        root = _backwards(function.call, search.call, nothing)
+    found = root(function.held, search.held)
+    return found.y, found.fine, found.rest
 
 
 def _kept(fine: Any, matrix: jax.Array, right: jax.Array) -> jax.Array:
@@ -111,11 +121,11 @@ def _both_ways(call: Any, search: Any, nothing: Any) -> Any:
     def rule(primals: Any, tangents: Any) -> Any:
         held, of_search = primals
         found = root(held, of_search)
-        y, fine, rest = found
+        y = found.y
         _, change = jax.jvp(lambda held: call(held, y), (held,), (tangents[0],))
-        _, slope = jacobian(lambda y: call(held, y), y)
-        zeros = zero_from_primal((fine, rest), symbolic_zeros=False)
-        return found, (-_kept(fine, slope, change), *zeros)
+        _, slope = jacobian(lambda y: call(held, y), y)  # that of the search has no derivative of its own
+        still = zero_from_primal(found, symbolic_zeros=False)
+        return found, still._replace(y=-_kept(found.fine, slope, change))
 
     return root
 
@@ -129,13 +139,12 @@ def _backwards(call: Any, search: Any, nothing: Any) -> Any:
 
     def forward(held: Any, of_search: Any) -> Any:
         found = root(held, of_search)
-        return found, (held, of_search, found[0], found[1])
+        return found, (held, of_search, found)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        held, of_search, y, fine = kept
-        _, slope = jacobian(lambda y: call(held, y), y, forward=False)
-        _, pull = jax.vjp(lambda held: call(held, y), held)
-        (change,) = pull(-_kept(fine, slope.T, cotangents[0]))
+        held, of_search, found = kept
+        _, pull = jax.vjp(lambda held: call(held, found.y), held)
+        (change,) = pull(-_kept(found.fine, found.slope.T, cotangents.y))
         return change, zero_from_primal(of_search, symbolic_zeros=False)
 
     root.defvjp(forward, backward)

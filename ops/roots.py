@@ -1,8 +1,8 @@
 """Roots of equations, with failures as values and derivatives by the implicit function theorem.
 
 `find_root` solves `function(y, args) = 0` from a guess, for any pytree of unknowns, or for a scalar between two points of different sign.
-A value is handed back if the residual and two Newton corrections say that it is a root, and the only one nearby; else `status` says why
-not, and the value is NaN.
+A value is handed back if two Newton corrections say that it is a root, and the function nearby that it is a simple one; else `status`
+says why not, and the value is NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from ops.adjoints import VALUES, current_adjoint, default_adjoint, is_differentiated
 from ops.brackets import enclose
 from ops.damped import FAILED, OK, Found, Tolerance, iterate
-from ops.implicit import Opened, goes_forward, jacobian, opened, with_implicit_derivative
+from ops.implicit import Opened, Sought, goes_forward, jacobian, opened, with_implicit_derivative
 
 Function = Callable[[Any, Any], Any]
 Approach = Callable[[Opened, Any, Tolerance], "Start"]
@@ -84,7 +84,8 @@ def find_root(
         bracket: instead of a guess, two points between which a scalar function changes its sign once: that root is found.
         method: a name of `METHODS`, or a root finder or least-squares solver of optimistix.
         rtol: relative tolerance of an unknown; about 4e-11, or 2e-5 in float32, if left out. What is found is one Newton step better.
-        atol: absolute tolerance of an unknown, in its units; a hundredth of `rtol` if left out.
+        atol: absolute tolerance of an unknown, in its units; a hundredth of `rtol` if left out. It must be far below the unknown, or
+            a root is not told from a double one: where unknowns are tiny, say how tiny an error may be.
         max_steps: steps of the method after which to give up.
 
     Returns:
@@ -102,13 +103,14 @@ def find_root(
         raise ValueError(
             "`guess` or `bracket` must be given, one of them, but " + ("neither is." if guess is None else "both are.")
         )
-    tolerances = {"rtol": rtol, "atol": atol, "max_steps": max_steps}
     if bracket is None:
-        return search(function, guess, args, _approach(method, max_steps), **tolerances)
+        return search(function, guess, args, _approach(method, max_steps), rtol=rtol, atol=atol, max_steps=max_steps)
     if method != "newton":
         raise ValueError(f"`method` must be newton with a bracket, which has its own, but is {method!r}. Leave it out.")
     lower, upper = _ends(bracket)
-    return search(function, (lower + upper) / 2, args, _between(lower, upper), **tolerances)
+    return search(
+        function, (lower + upper) / 2, args, _between(lower, upper), rtol=rtol, atol=atol, max_steps=max_steps
+    )
 
 
 def search(
@@ -142,14 +144,14 @@ def search(
             inner = opened(flat, y0)
     forward = goes_forward(inner, y0)
 
-    def seek() -> tuple[Any, Any, Any]:
+    def seek() -> Sought:
         with _by_columns():
             start = approach(inner, y0, tolerance)
-        found = iterate(lambda y: jacobian(inner, y, forward), start.y, tolerance, max_steps)
+        found = iterate(lambda y: jacobian(inner.__call__, y, forward), start.y, tolerance, max_steps)
         status = _judged(start, found)
         instead = jnp.where(jnp.isfinite(y0), y0, 0)
         rest = status, found.steps + start.steps, found.residual, found.error, jnp.asarray(start.changes)
-        return jnp.where(status == OK, found.y, instead), status == OK, rest
+        return Sought(jnp.where(status == OK, found.y, instead), status == OK, found.slope, rest)
 
     y, fine, (status, steps, residual, error, changes) = with_implicit_derivative(here, seek, y0)
     if not isinstance(changes, jax.core.Tracer) and not bool(changes):
@@ -182,19 +184,20 @@ def _approach(method: Any, max_steps: int) -> Approach:
         close = difflib.get_close_matches(method, METHODS, n=1, cutoff=0.5)
         also = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.{also}")
-    kinds = optimistix.AbstractRootFinder | optimistix.AbstractLeastSquaresSolver
-    if not isinstance(method, str | kinds):
+    if not isinstance(method, str | optimistix.AbstractRootFinder | optimistix.AbstractLeastSquaresSolver):
         raise ValueError(f"`method` must be one of {', '.join(METHODS)}, or a solver of optimistix, but is {method!r}.")
     if method == "newton":
         return lambda function, y0, tolerance: Start(y0)
 
     def approach(function: Any, y0: Any, tolerance: Tolerance) -> Start:
         chosen = method if not isinstance(method, str) else METHODS[method](tolerance.rtol, tolerance.atol)
-        _, slope = jacobian(function, y0, goes_forward(function, y0))
+        _, slope = jacobian(function.__call__, y0, goes_forward(function, y0))
         # optimistix compares residuals with the tolerance of the unknowns: in their units, by the Jacobian's rows.
         rows = jnp.max(jnp.abs(slope), axis=1)
         units = jnp.where((rows > 0) & jnp.isfinite(rows), rows, 1)
-        found = optimistix.root_find(lambda y, _: function(y) / units, chosen, y0, max_steps=max_steps, throw=False)
+        found: Any = optimistix.root_find(
+            lambda y, _: function(y) / units, chosen, y0, max_steps=max_steps, throw=False
+        )
         near = jnp.where(jnp.all(jnp.isfinite(found.value)), found.value, y0)
         return Start(near, OK, jnp.asarray(found.stats["num_steps"], jnp.int32))
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from ops.damped import NONFINITE, OK
@@ -86,6 +87,7 @@ def shoot(
     (2.08582964, 2.08582964)
     """
     _check(t0, t1, segments)
+    _check_times(t0, t1, ts)
     solver = solver if isinstance(solver, Solver) else Solver(solver)
     nodes = jnp.linspace(jnp.asarray(t0, float), jnp.asarray(t1, float), segments + 1)
     starts = _at(guess, nodes[:-1])
@@ -171,6 +173,20 @@ def _check(t0: Any, t1: Any, segments: Any) -> None:
             )
     if isinstance(t0, int | float) and isinstance(t1, int | float) and t0 == t1:
         raise ValueError(f"`t1` must differ from t0, but both are {t0}.")
+
+
+def _check_times(t0: Any, t1: Any, ts: Any) -> None:
+    """Times that are known must lie in an interval that is known, in its order."""
+    if ts is None or any(isinstance(time, jax.core.Tracer) for time in (t0, t1, ts)):
+        return
+    values = np.asarray(ts, float)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"`ts` must be a list of times, but has the shape {values.shape}.")
+    way = np.diff(np.concatenate([[t0], values, [t1]])) * np.sign(t1 - t0)
+    if not (way >= 0).all():
+        raise ValueError(
+            f"`ts` must go from t0 = {t0} to t1 = {t1} in order, but is {values.tolist()}. Sort the times."
+        )
 
 
 def _check_boundary(boundary: Any, state: Any, args: Any, more: tuple[Any, ...]) -> None:

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.damped import FAILED, OK, Tolerance
-from ops.implicit import Opened, jacobian, opened, with_implicit_derivative
+from ops.implicit import Opened, Sought, jacobian, opened, with_implicit_derivative
 from ops.ode import Solver, solve
 from ops.roots import Approach, Start, real, search, tolerances
 
@@ -43,8 +43,8 @@ def find_steady_state(
     y0: Any,
     args: Any = None,
     *,
-    t: float | None = None,
-    after: float | None = None,
+    t: Any = None,
+    after: Any = None,
     conserved: Callable[[Any, Any], Any] | None = None,
     solver: Any = Solver("kvaerno5"),
     rtol: float | None = None,
@@ -211,5 +211,8 @@ def leading_eigenvalue(matrix: jax.Array, fine: jax.Array) -> jax.Array:
         left = jnp.append(matrix @ v - of * v, jnp.conj(vector) @ v - 1)
         return jnp.concatenate([left.real, left.imag])
 
-    z, _, _ = with_implicit_derivative(opened(equations, there), lambda: (there, fine, ()), there)
+    def seek() -> Sought:
+        return Sought(there, fine, jacobian(equations, there)[1], ())
+
+    z, _, _ = with_implicit_derivative(opened(equations, there), seek, there)
     return z[-2]

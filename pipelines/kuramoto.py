@@ -3,10 +3,9 @@
     theta_i' = omega_i + K r sin(psi - theta_i),    r exp(i psi) = mean of exp(i theta_j)
 
 The frequencies are the quantiles of a Lorentzian of half width gamma. In the limit of many oscillators the order parameter settles at
-r = sqrt(1 - 2 gamma / K) above the threshold K = 2 gamma, so that dr/dK = gamma / (K**2 r), and small deviations decay
-at the rate K - 2 gamma; below it r is 0.
-That is the steady state of Ott and Antonsen's equation, r' = -gamma r + K (r - r**3) / 2. The order of N oscillators itself has a fine
-structure over K, where single ones fall into step: its derivative says nothing about the limit.
+r = sqrt(1 - 2 gamma / K) above the threshold K = 2 gamma, so that dr/dK = gamma / (K**2 r), and small deviations decay at the rate
+K - 2 gamma; below it r is 0. That is the steady state of Ott and Antonsen's equation, r' = -gamma r + K (r - r**3) / 2. The order of
+N oscillators itself has a fine structure over K, where single ones fall into step: its derivative says nothing about the limit.
 
 Sources: Y. Kuramoto, Lecture Notes in Physics 39 (1975), 420; E. Ott and T. M. Antonsen, Chaos 18 (2008), 037113.
 """
@@ -43,8 +42,8 @@ class Limit(NamedTuple):
 
 def frequencies(number: int, width: Any) -> jax.Array:
     """The quantiles of a Lorentzian about 0: (k - 1/2) / N for k = 1 to N."""
-    found: jax.Array = width * jnp.tan(jnp.pi * ((jnp.arange(number) + 0.5) / number - 0.5))
-    return found
+    quantiles = (jnp.arange(number) + 0.5) / number
+    return jnp.asarray(width * jnp.tan(jnp.pi * (quantiles - 0.5)))
 
 
 def vector_field(t: Any, y: Any, args: Any) -> Any:
