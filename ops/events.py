@@ -137,6 +137,8 @@ def solve(
     chosen = ode._solver(solver, settings)
     if "backsolve" in (chosen.adjoint, current_adjoint() if chosen.adjoint == "auto" else None):
         raise ValueError("`solver.adjoint` must not be backsolve with events, but is. Write adjoint: auto.")
+    if isinstance(ts, str):
+        raise ValueError(f"`ts` must be a list of times with events, but is {ts!r}. Write the times.")
     ode._check_times(t0, t1, ts)
     y0, args = ode._as_arrays(y0), ode._as_arrays(args)
     dtype = jnp.result_type(float)
@@ -497,9 +499,7 @@ def _declared(events: Any, max_events: Any, beyond: Any) -> list[Event]:
     if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:
         raise ValueError(f"`max_events` must be a positive integer, but is {max_events!r}. Write 32, say.")
     if beyond not in ("fail", "stop"):
-        raise ValueError(
-            f"`beyond` must be one of fail, stop, but is {beyond!r}.{ode._nearest(beyond, ('fail', 'stop'))}"
-        )
+        raise ValueError(f"`beyond` must be one of fail, stop, but is {beyond!r}.")
     return list(declared)
 
 
