@@ -137,6 +137,8 @@ def solve(
     chosen = ode._solver(solver, settings)
     if "backsolve" in (chosen.adjoint, current_adjoint() if chosen.adjoint == "auto" else None):
         raise ValueError("`solver.adjoint` must not be backsolve with events, but is. Write adjoint: auto.")
+    if not callable(vector_field):
+        raise ValueError(f"`vector_field` must be one function of (t, y, args) with events, but is {vector_field!r:.60}.")
     if isinstance(ts, str):
         raise ValueError(f"`ts` must be a list of times with events, but is {ts!r}. Write the times.")
     ode._check_times(t0, t1, ts)

@@ -626,6 +626,7 @@ def _event(
     y0: Any,
     args: Any,
     of_state: Callable[[Any], Any],
+    whole: Callable[[Any], Any] = lambda y: y,
 ) -> Any:
     """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes.
 
@@ -645,7 +646,7 @@ def _event(
 
     way = jnp.where(end < start, -1, 1).astype(start.dtype)
     slope = field(start, y0, args)
-    first, leaving = jax.jvp(lambda t, y: watched(t, y, args), (start, y0), (jnp.ones_like(start), slope))
+    first, leaving = jax.jvp(lambda t, y: watched(t, whole(y), args), (start, y0), (jnp.ones_like(start), slope))
     first = jax.lax.stop_gradient(jnp.where(first == 0, way.astype(first.dtype) * leaving, first))
 
     def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
