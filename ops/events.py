@@ -23,7 +23,9 @@ import numpy as np
 from ops import ode
 from ops.adjoints import VALUES, current_adjoint, default_adjoint
 from ops.jumps import find_jumps
-from ops.ode import OK, Solver, VectorField
+from ops.ode import OK, Solver
+
+VectorField = Callable[[Any, Any, Any], Any]
 
 MAX_EVENTS = ode.MAX_STEPS
 """The status where there are more events than `max_events`."""
@@ -138,7 +140,9 @@ def solve(
     if "backsolve" in (chosen.adjoint, current_adjoint() if chosen.adjoint == "auto" else None):
         raise ValueError("`solver.adjoint` must not be backsolve with events, but is. Write adjoint: auto.")
     if not callable(vector_field):
-        raise ValueError(f"`vector_field` must be one function of (t, y, args) with events, but is {vector_field!r:.60}.")
+        raise ValueError(
+            f"`vector_field` must be one function of (t, y, args) with events, but is {vector_field!r:.60}."
+        )
     if isinstance(ts, str):
         raise ValueError(f"`ts` must be a list of times with events, but is {ts!r}. Write the times.")
     ode._check_times(t0, t1, ts)
