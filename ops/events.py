@@ -131,7 +131,7 @@ def solve(
         ValueError: an event, a setting, a time or a structure is wrong.
 
     >>> ground = Event(lambda t, y, args: y[0], direction=-1, action=lambda t, y, args: [y[0], -0.5 * y[1]])
-    >>> ball = solve(lambda t, y, args: [y[1], -9.81], [10.0, 0.0], events=ground, t1=4.0)
+    >>> ball = solve(lambda t, y, args: [y[1], -9.81], [10.0, 0.0], events=ground, t1=3.0)
     >>> int(ball.events), round(float(ball.event_times[1]), 4)
     (2, 2.8557)
     """
