@@ -130,7 +130,7 @@ def solve(
         ValueError: an event, a setting, a time or a structure is wrong.
 
     >>> ground = Event(lambda t, y, args: y[0], direction=-1, action=lambda t, y, args: [y[0], -0.5 * y[1]])
-    >>> ball = solve(lambda t, y, args: [y[1], -9.81], [10.0, 0.0], events=ground, t1=4.0)
+    >>> ball = solve(lambda t, y, args: [y[1], -9.81], [10.0, 0.0], events=ground, t1=3.0)
     >>> int(ball.events), round(float(ball.event_times[1]), 4)
     (2, 2.8557)
     """
@@ -138,6 +138,12 @@ def solve(
     chosen = ode._solver(solver, settings)
     if "backsolve" in (chosen.adjoint, current_adjoint() if chosen.adjoint == "auto" else None):
         raise ValueError("`solver.adjoint` must not be backsolve with events, but is. Write adjoint: auto.")
+    if not callable(vector_field):
+        raise ValueError(
+            f"`vector_field` must be one function of (t, y, args) with events, but is {vector_field!r:.60}."
+        )
+    if isinstance(ts, str):
+        raise ValueError(f"`ts` must be a list of times with events, but is {ts!r}. Write the times.")
     ode._check_times(t0, t1, ts)
     y0, args = ode._as_arrays(y0), ode._as_arrays(args)
     dtype = jnp.result_type(float)

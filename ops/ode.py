@@ -179,7 +179,7 @@ def solve(
             chosen, between, None if event is None else last - start, probed.norm, of_state, asked
         ),
         adjoint=adjoint,
-        event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state),
+        event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state, whole),
         max_steps=chosen.max_steps,
         throw=False,
     )
@@ -637,6 +637,7 @@ def _event(
     y0: Any,
     args: Any,
     of_state: Callable[[Any], Any],
+    whole: Callable[[Any], Any],
 ) -> Any:
     """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes.
 
@@ -656,7 +657,7 @@ def _event(
 
     way = jnp.where(end < start, -1, 1).astype(start.dtype)
     slope = field(start, y0, args)
-    first, leaving = jax.jvp(lambda t, y: watched(t, y, args), (start, y0), (jnp.ones_like(start), slope))
+    first, leaving = jax.jvp(lambda t, y: watched(t, whole(y), args), (start, y0), (jnp.ones_like(start), slope))
     first = jax.lax.stop_gradient(jnp.where(first == 0, way.astype(first.dtype) * leaving, first))
 
     def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:

@@ -53,6 +53,8 @@ CASES: dict[str, tuple[Any, str]] = {
     "complex reset": (lambda: bounce(lambda t, y, args: y * 1j), r"`action` must return real values"),
     "backsolve": (lambda: bounce(adjoint="backsolve"), r"`solver.adjoint` must not be backsolve"),
     "unknown setting": (lambda: bounce(rtoll=1e-3), "'rtol'"),
+    "times in words": (lambda: solve(ball, [1.0, 0.0], events=Event(ground), ts="steps"), "`ts` must be a list of times"),
+    "pair of fields": (lambda: solve((ball, ball), [1.0, 0.0], events=Event(ground), t1=1.0), "`vector_field` must be one function"),  # type: ignore[arg-type]
     "no end": (lambda: solve(ball, jnp.ones(2), events=Event(ground)), "neither is"),
 }  # fmt: skip
 
