@@ -150,7 +150,8 @@ def test_sensitivities_of_the_stiff_reaction(project: Project) -> None:
         "dy.k2": [[-1.5833e-11, -5.2900e-13, 1.6362e-11], [-2.2883e-9, -1.1380e-13, 2.2884e-9]],
     }
     for name, value in recomputed.items():
-        np.testing.assert_allclose(ds[name], value, rtol=5e-8, err_msg=name)
+        np.testing.assert_allclose(ds[name][-1], value[-1], rtol=1e-8, err_msg=name)
+        np.testing.assert_allclose(ds[name][0], value[0], rtol=3e-7, err_msg=name)  # between two steps
         np.testing.assert_allclose(ds[name], published[name], rtol=10**-3.5, err_msg=name)
 
 
@@ -184,7 +185,7 @@ def test_second_derivatives_of_the_stiff_reaction(project: Project, mode: str) -
     project.model(REACTION).yaml(
         ROBERTSON
         + f"""\
-    solver: {{rtol: 1e-8, atol: 1e-13, max_steps: 4096}}
+    solver: {{rtol: 1e-9, atol: 1e-14, max_steps: 4096}}
     stages: {{total: {{_target_: model.total, of: {{_target_: model.energy, _partial_: true}}, t1: 80.0, solver: "${{solver}}"}}}}
     outputs: {{g: total.g}}
     derivatives:
