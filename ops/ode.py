@@ -94,7 +94,8 @@ def solve(
         t1: end time; gives the final state. It may lie before `t0`, or be equal to it.
         ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis. The solve ends
             at the last of them, or at `t1` if that is given too. Between the ends of steps the states, and their derivatives by
-            these times, are those of the method's interpolation, with up to some ten times the error.
+            these times, are those of the method's interpolation: ten times the error and more for methods of high order at tight
+            tolerances. With the times in `jumps` too, steps end there.
             "steps" for the start and the end of each step up to `t1`: `max_steps + 1` times, of which the first `length` hold a state
             and the others are NaN.
         solver: a `Solver`, the name of a method, or a diffrax solver.
