@@ -8,7 +8,6 @@ Sources: P. Kidger, "On Neural Differential Equations", PhD thesis, Oxford (2021
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import warnings
@@ -27,6 +26,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
+from ops.spelling import nearest
 
 VectorField = Callable[[Any, Any, Any], Any]
 
@@ -109,7 +109,7 @@ class Solver:
     def __post_init__(self) -> None:
         if isinstance(self.method, str) and self.method not in METHODS:
             raise ValueError(
-                f"`solver.method` must be one of {', '.join(METHODS)}, but is {self.method!r}.{_nearest(self.method, METHODS)}"
+                f"`solver.method` must be one of {', '.join(METHODS)}, but is {self.method!r}.{nearest(self.method, METHODS)}"
             )
         if not isinstance(self.method, str | diffrax.AbstractSolver):
             raise ValueError(f"`solver.method` must be a name or a diffrax solver, but is {self.method!r}.")
@@ -133,7 +133,7 @@ class Solver:
         if isinstance(self.adjoint, str) and self.adjoint not in (*ADJOINTS, "auto"):
             raise ValueError(
                 f"`solver.adjoint` must be one of auto, {', '.join(ADJOINTS)}, but is {self.adjoint!r}."
-                f"{_nearest(self.adjoint, (*ADJOINTS, 'auto'))}"
+                f"{nearest(self.adjoint, (*ADJOINTS, 'auto'))}"
             )
         if self.checkpoints is not None and self.adjoint not in ("auto", "checkpointed"):
             raise ValueError(
@@ -412,7 +412,7 @@ def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
     for name in settings:
         if name not in names:
             raise ValueError(
-                f"`{name}` must be a setting of solve, but is not.{_nearest(name, names)} There are {', '.join(names)}."
+                f"`{name}` must be a setting of solve, but is not.{nearest(name, names)} There are {', '.join(names)}."
             )
     return replace(solver, **settings) if isinstance(solver, Solver) else Solver(**{"method": solver, **settings})
 
@@ -627,9 +627,3 @@ def _where(keep: jax.Array, tree: Any, other: float) -> Any:
         )
 
     return jax.tree_util.tree_map(one, tree)
-
-
-def _nearest(name: str, names: Any) -> str:
-    """A sentence with the nearest valid name, or nothing."""
-    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
