@@ -23,7 +23,8 @@ import numpy as np
 from ops import ode
 from ops.adjoints import VALUES, current_adjoint, default_adjoint
 from ops.jumps import find_jumps
-from ops.methods import VectorField, nearest
+from ops.methods import VectorField
+from ops.spelling import nearest
 from ops.ode import OK, Solver
 
 MAX_EVENTS = ode.MAX_STEPS

@@ -8,7 +8,6 @@ Sources: Hairer, Norsett, Wanner, Solving Ordinary Differential Equations I and 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 
 from ops.adjoints import ADJOINTS
 from ops.newton import with_newton
+from ops.spelling import nearest
 from ops.steps import FreeSteps
 
 VectorField = Callable[[Any, Any, Any], Any]
@@ -324,9 +324,3 @@ class Solver:
 def _number(value: Any) -> float:
     """A number as it is; NaN, which no comparison holds for, if it is none."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-def nearest(name: str, names: Any) -> str:
-    """A sentence with the nearest valid name, or nothing."""
-    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""

@@ -30,7 +30,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.adjoints import current_adjoint
 from ops.brownian import RESOLVED, BrownianPath
-from ops.methods import VectorField, nearest
+from ops.methods import VectorField
+from ops.spelling import nearest
 from ops.ode import (
     FAILED,
     NONFINITE,

@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ops.pde.grid import Axis, Grid, nearest
+from ops.pde.grid import Axis, Grid
+from ops.spelling import nearest
 
 
 @jax.tree_util.register_dataclass

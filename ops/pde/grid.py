@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ops.spelling import nearest
 
 POINTS = {"nodes": Fraction(0), "cells": Fraction(1, 2), "inner": Fraction(1)}
 """The layouts, each with the distance of the first point from the lower end, in spacings."""
@@ -161,12 +162,6 @@ class Grid:
                 f"`{name}` must have the grid's shape as its last axes, (..., {wanted}), but has the shape {array.shape}."
             )
         return array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
-
-
-def nearest(name: Any, names: Any) -> str:
-    """A sentence with the nearest valid name, or nothing."""
-    close = difflib.get_close_matches(str(name), [str(n) for n in names], n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _is_number(value: Any) -> bool:

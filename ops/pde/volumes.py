@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from ops import safe
 from ops.pde.boundary import Dirichlet, Ends, Free, Neumann, Robin, at_end, coefficients, conditions, without
-from ops.pde.grid import Axis, Grid, nearest
+from ops.pde.grid import Axis, Grid
+from ops.spelling import nearest
 
 
 def _agree(a: Any, b: Any) -> Any:
