@@ -24,8 +24,8 @@ from ops import ode
 from ops.adjoints import VALUES, current_adjoint, default_adjoint
 from ops.jumps import find_jumps
 from ops.methods import VectorField
-from ops.spelling import nearest
 from ops.ode import OK, Solver
+from ops.spelling import nearest
 
 MAX_EVENTS = ode.MAX_STEPS
 """The status where there are more events than `max_events`."""

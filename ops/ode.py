@@ -34,8 +34,8 @@ from ops.methods import Separable as Separable
 from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts
-from ops.spelling import nearest
 from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
+from ops.spelling import nearest
 from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 
 EVENT_STEPS = 100

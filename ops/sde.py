@@ -31,7 +31,6 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from ops.adjoints import current_adjoint
 from ops.brownian import RESOLVED, BrownianPath
 from ops.methods import VectorField
-from ops.spelling import nearest
 from ops.ode import (
     FAILED,
     NONFINITE,
@@ -49,6 +48,7 @@ from ops.ode import (
     _where,
     _words,
 )
+from ops.spelling import nearest
 
 
 class Method(NamedTuple):
