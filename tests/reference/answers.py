@@ -22,9 +22,6 @@ GROUPS = ("ivp", "gradient", "event", "uq", "sde", "pde", "bvp", "sweep", "chaos
 ELSEWHERE = ("dae_chemakzo",)
 """Problems that are no ordinary differential equation as they stand."""
 
-HOMES = {"grad_bouncing_ball_events": "event"}
-"""Problems that another group's module solves."""
-
 
 class Answer(NamedTuple):
     """What we found for one problem."""
@@ -72,7 +69,7 @@ def problems() -> dict[str, dict[str, Any]]:
 
 def module_of(problem: str) -> str:
     """The module that solves a problem."""
-    return f"tests.reference.{HOMES.get(problem, problems()[problem]['group'])}"
+    return f"tests.reference.{problems()[problem]['group']}"
 
 
 def solution_of(problem: str) -> Callable[[], Answer]:

@@ -8,10 +8,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from ops.ode import solve
+from ops.adjoints import default_adjoint
+from ops.ode import Solver, solve
 from pipelines import lotka_volterra, oscillator, robertson, sir
+from pipelines.bouncing_ball import bounces
 from tests.reference.answers import Answer
 
 
@@ -230,3 +233,26 @@ def grad_sir_final_size() -> Answer:
         derivatives: {dsize: {of: size, wrt: [beta]}}
     """)
     return answer(ds, {"R_inf": "size", "dR_dbeta": "dsize.beta"}, 1e-12)
+
+
+def grad_bouncing_ball_events() -> Answer:
+    """Impact times of a bouncing ball, with their derivatives by restitution and gravity."""
+
+    def found(p: Any) -> Any:
+        ball = bounces(10.0, p[0], p[1], count=5, longest=20.0, solver=Solver(rtol=1e-10, atol=1e-12))
+        return jnp.stack([ball.time[0], ball.last, ball.rest]), ball.steps
+
+    with default_adjoint("forward"):
+        p = jnp.array([9.81, 0.9])
+        (values, steps), slopes = jax.jit(lambda p: (found(p), jax.jacfwd(lambda p: found(p)[0])(p)))(p)
+    return Answer(
+        {
+            "t1": float(values[0]),
+            "t5": float(values[1]),
+            "dt5_de": float(slopes[1, 1]),
+            "dt1_dg": float(slopes[0, 0]),
+            "t_inf": float(values[2]),
+        },
+        1e-10,
+        int(steps),
+    )

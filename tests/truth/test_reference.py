@@ -14,23 +14,8 @@ from tests.project import REPOSITORY
 from tests.reference import gradient
 from tests.reference.answers import Answer, Comparison, agreement, compare, module_of, problems, solution_of
 
-AWAITED = {"bvp", "chaos", "event", "sde", "sweep", "uq"}
-"""Groups whose module may be missing still."""
-
 SLOW = {"grad_hessian_robertson_80", "grad_robertson_asa_4e7", "grad_robertson_fsa_t0.4", "grad_robertson_fsa_t40"}
 """Problems that take longer than eight seconds."""
-
-
-def solved_in(problem: str) -> Path:
-    """The file that should solve a problem."""
-    return REPOSITORY / (module_of(problem).replace(".", "/") + ".py")
-
-
-FOUND = [
-    pytest.param(problem, marks=[pytest.mark.slow] if problem in SLOW else [])
-    for problem in problems()
-    if solved_in(problem).exists()
-]
 
 
 def right(problem: str, answer: Answer) -> Comparison:
@@ -40,14 +25,11 @@ def right(problem: str, answer: Answer) -> Comparison:
     return found
 
 
-@pytest.mark.parametrize("problem", FOUND)
+@pytest.mark.parametrize(
+    "problem", [pytest.param(problem, marks=[pytest.mark.slow] if problem in SLOW else []) for problem in problems()]
+)
 def test_a_reference_problem(problem: str) -> None:
     right(problem, solution_of(problem)())
-
-
-def test_all_groups_are_covered() -> None:
-    missing = {solved_in(problem).stem for problem in problems() if not solved_in(problem).exists()}
-    assert missing <= AWAITED
 
 
 @pytest.mark.slow
