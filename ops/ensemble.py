@@ -599,14 +599,15 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     wide = [flag or kind in (VALUE, TIME) for flag, kind in zip(flags, kinds, strict=True)]
     depth = [len(axes) for axes in _levels(rules)]
     saves = [i for i, kind in enumerate(kinds) if kind == SAVE]
+    common = [x[0] if i in saves and flags[i] else x for i, x in enumerate(operands)]  # no step looks at times of saving
 
     def load(index: Any) -> list[Any]:
-        """The operands of some samples, lanes last; those of the times of saving stay as they are."""
+        """The operands of some samples, lanes last; of the times of saving, any."""
         at = jnp.minimum(index, count - 1)
 
         def one(i: int) -> Any:
             if i in saves:
-                return operands[i]
+                return common[i]
             if flags[i]:
                 return jnp.moveaxis(operands[i][at], 0, -1)
             if wide[i]:
@@ -618,7 +619,7 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     carried = [i for i in range(len(operands)) if wide[i] and i not in saves]
 
     def full(values: Sequence[Any]) -> list[Any]:
-        every_one = list(operands)
+        every_one = list(common)
         for i, value in zip(carried, values, strict=True):
             every_one[i] = value
         return every_one
@@ -652,7 +653,14 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     kept: Any = None
     if number:
         value = jax.eval_shape(lambda s, o: rules.advance(s, o, wide, *times_of(nobody, nobody, o))[1], state, held)
-        kept = tree_map(lambda leaf: jnp.full((count, number, *leaf.shape[:-1]), _blank(leaf.dtype), leaf.dtype), value)
+        leaves, structure = jax.tree_util.tree_flatten(value)
+        kept = jax.tree_util.tree_unflatten(
+            structure,
+            [
+                jnp.full((count, number, *leaf.shape[:-1]), 0 if axes else _blank(leaf.dtype), leaf.dtype)
+                for leaf, axes in zip(leaves, _levels_of(rules, value), strict=True)
+            ],
+        )
 
     def refill(carry: Any) -> Any:
         """Write the results of the lanes that are done, and give each the next sample."""
@@ -1316,6 +1324,8 @@ def _evaluate_adjoint(*operands: Any, **parameters: Any) -> list[Any]:
     return found
 
 
+for _primitive in (PRIMITIVE, ADJOINT):
+    _primitive.is_high = lambda *avals, **parameters: False  # the program is a note; the field is traced where it is used
 ADJOINT.def_impl(_evaluate_adjoint)
 ADJOINT.def_abstract_eval(_adjoint_shapes)
 mlir.register_lowering(ADJOINT, mlir.lower_fun(_backwards, multiple_results=True))
