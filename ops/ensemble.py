@@ -216,7 +216,7 @@ class Lane:
             slope = self.slopes(flags)(given.sign * seen, whole, given.arguments)
         count = jnp.zeros(begin.shape, jnp.int32)
         ones = jnp.ones(begin.shape, _real_of(whole))
-        phase = jnp.where(begin >= end, REACHED, RUNNING).astype(jnp.int8)
+        phase = jnp.where(begin < end, RUNNING, jnp.where(begin >= end, REACHED, BEYOND)).astype(jnp.int8)
         y, probe = self._parts(whole, slope)
         tnext, limits, wish = begin + given.first, None, None
         if self.jumps:
@@ -333,7 +333,8 @@ class Lane:
         tnext = t + wished
         stuck = tnext <= t
         if not self.steps.fixed:  # no step is short enough
-            stuck = ~keep & (tnext <= t + 2 * float(np.finfo(t.dtype).eps) * jnp.abs(t))
+            shortest = t + 2 * float(np.finfo(t.dtype).eps) * jnp.abs(t)
+            stuck = ~keep & ((tnext <= shortest) | (tnext == state.tnext))  # rounding may give the same step again
             stuck |= False if self.steps.dtmin is None else ~keep & (wished < self.steps.dtmin)
         if self.jumps:
             tnext = jnp.where(tnext < limits, tnext, limits)
@@ -791,7 +792,7 @@ PRIMITIVE.multiple_results = True
 def fits(program: Any, scheme: Any) -> bool:
     """Whether a pool of lanes can solve with a method and a vector field: an explicit Runge-Kutta method, and a field that is
     differentiated as it stands, and does nothing but compute."""
-    explicit = isinstance(scheme, diffrax.AbstractERK | diffrax.Euler)
+    explicit = issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler)  # isinstance sees through HalfSolver
     return explicit and not program.effects and not any(name in OPAQUE for name in _applied(program.jaxpr))
 
 

@@ -72,7 +72,7 @@ class GuardedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
         )
         keep, start, end, jumped, state, result = found
         rounding = 2 * float(jnp.finfo(start.dtype).eps) * jnp.abs(start)  # type: ignore[no-untyped-call]
-        stalled = ~keep & (end <= start + rounding)
+        stalled = ~keep & ((end <= start + rounding) | (end == t1))  # rounding may give the same step again
         if self.shortest is not None:
             stalled |= ~keep & (end - start < self.shortest)
         result = _ended(stalled, STALLED, result)

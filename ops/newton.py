@@ -22,9 +22,11 @@ RESULTS = optimistix.RESULTS
 
 
 def in_stage(unknown: Any, args: Any) -> tuple[Any, Any]:
-    """Of the slope at a stage of a Runge-Kutta method."""
-    _, diagonal, _, product, _, base, _, control = args
-    return base, jax.tree_util.tree_map(lambda part: diagonal * part, product(unknown, control))
+    """Of the slope at a stage of a Runge-Kutta method; in an IMEX method the unknown is the slope times the step."""
+    _, diagonal, *product, _, base, _, control = args
+    if len(product) == 2:
+        unknown = product[1](unknown, control)
+    return base, jax.tree_util.tree_map(lambda part: diagonal * part, unknown)
 
 
 def in_euler_step(unknown: Any, args: Any) -> tuple[Any, Any]:

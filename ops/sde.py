@@ -161,6 +161,10 @@ def solve(
     _check_choice("adjoint", current_adjoint() if adjoint == "auto" else adjoint, ("auto", *MODES))
     key = _checked_key(key)
     _check_times(t0, t1, ts)
+    if t1 is not None and ts is not None:
+        raise ValueError(
+            "`t1` or `ts` must be left out, but both are given. Write the times of the states, the last one at the end."
+        )
     y0, args = _as_arrays(y0), _as_arrays(args)
     steps = _steps(t0, t1, ts, step)
     drift, diffusion = _stacking(drift), _stacking(diffusion)
