@@ -600,7 +600,9 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     wide = [flag or kind in (VALUE, TIME) for flag, kind in zip(flags, kinds, strict=True)]
     depth = [len(axes) for axes in _levels(rules)]
     saves = [i for i, kind in enumerate(kinds) if kind == SAVE]
-    common = [x[0] if i in saves and flags[i] else x for i, x in enumerate(operands)]  # no step looks at times of saving
+    common = [
+        x[0] if i in saves and flags[i] else x for i, x in enumerate(operands)
+    ]  # no step looks at times of saving
 
     def load(index: Any) -> list[Any]:
         """The operands of some samples, lanes last; of the times of saving, any."""
@@ -1325,8 +1327,26 @@ def _evaluate_adjoint(*operands: Any, **parameters: Any) -> list[Any]:
     return found
 
 
+@functools.lru_cache(maxsize=256)
+def _expanded(compute: Any, operands: tuple[Any, ...], parameters: tuple[Any, ...]) -> Any:
+    return jax.make_jaxpr(functools.partial(compute, **dict(parameters)))(*operands)
+
+
+def _expansion(compute: Any) -> Callable[[Any], Any]:
+    """What gives the program that an equation stands for, to those who look into programs."""
+
+    def expanded(eqn: Any) -> Any:
+        operands = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)
+        return _expanded(compute, operands, tuple(sorted(eqn.params.items())))
+
+    return expanded
+
+
+PRIMITIVE.expanded, ADJOINT.expanded = _expansion(_compute), _expansion(_backwards)
 for _primitive in (PRIMITIVE, ADJOINT):
-    _primitive.is_high = lambda *avals, **parameters: False  # the program is a note; the field is traced where it is used
+    _primitive.is_high = lambda *avals, **parameters: (
+        False
+    )  # the program is a note; the field is traced where it is used
 ADJOINT.def_impl(_evaluate_adjoint)
 ADJOINT.def_abstract_eval(_adjoint_shapes)
 mlir.register_lowering(ADJOINT, mlir.lower_fun(_backwards, multiple_results=True))

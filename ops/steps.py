@@ -218,9 +218,14 @@ class FreeSteps(diffrax.PIDController):
         """The end of the first step, and the state."""
         if dt0 is None:
             still = jax.lax.stop_gradient((t0, t1, y0))
-            found = first_step(
-                lambda t, y: func(terms, t, y, args), *still, error_order, self.rtol, self.atol, self.norm
-            )
+
+            def field(t: Any, y: Any) -> Any:
+                slope = func(terms, t, y, args)
+                if jax.tree_util.tree_structure(slope) == jax.tree_util.tree_structure(y):
+                    return slope
+                return jax.tree_util.tree_map(jnp.add, *slope)  # the explicit and the implicit part
+
+            found = first_step(field, *still, error_order, self.rtol, self.atol, self.norm)
             dt0 = jax.lax.stop_gradient(found)
         return super().init(terms, t0, t1, y0, dt0, args, func, error_order)
 

@@ -45,7 +45,7 @@ def test_a_tolerance_that_looks_fine_is_found(project: Project) -> None:
     loose = converge(project, "solver.rtol=1e-3", "solver.atol=1e-3")
     assert not loose.passes
     assert {row.verdict for row in loose} == {"not resolved"}
-    assert [round(row.largest or 0, 4) for row in loose] == [1.5907, 0.5841]
+    np.testing.assert_allclose([row.largest or 0 for row in loose], [1.5907, 0.5841], rtol=0.01)
     assert {(one.key, one.before) for one in loose.varied} == {
         ("stages.motion.solver.rtol", 1e-3),
         ("stages.motion.solver.atol", 1e-3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -353,8 +355,8 @@ def test_what_the_tolerance_of_a_solver_leaves_open_is_no_wrong_rule(project: Pr
     assert row.verdict == "within tolerance", row
     assert row.passes
     np.testing.assert_allclose(row.largest, EXACT, rtol=1e-3)
-    assert 0.01 < row.difference < 0.015
-    assert "d.a is off by 1.2 % at this tolerance of the solver" in row.explanation
+    assert 0.01 < row.difference < 0.02
+    assert re.search(r"d\.a is off by 1\.\d % at this tolerance of the solver", row.explanation)
 
 
 @pytest.mark.parametrize("tolerance", [["solver.rtol=1e-8", "solver.atol=1e-10"], []], ids=["tight", "loose"])
