@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.project import REPOSITORY
 from tests.reference import gradient
-from tests.reference.answers import Answer, Comparison, agreement, compare, module_of, problems, solution_of
+from tests.reference.answers import Answer, Comparison, agreement, compare, problems, solution_of
 
 SLOW = {"grad_hessian_robertson_80", "grad_robertson_asa_4e7", "grad_robertson_fsa_t0.4", "grad_robertson_fsa_t40"}
 """Problems that take longer than eight seconds."""

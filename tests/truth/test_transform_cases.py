@@ -265,7 +265,7 @@ def test_a_contracting_system(project: Project) -> None:
 
 
 def test_drag_on_a_ball_at_rest(project: Project) -> None:
-    """jax#3058, #4177: the norm at zero has no derivative. Named where it is met; right with a norm that has one, or by what does not move it."""
+    """jax#3058, #4177: the norm at zero has no derivative. Named where it is met; right where nothing moves it."""
     project.yaml(solving("ball", "c: 0.1, v0: [0.0, 0.0]", "y: ball.y", "d: {of: y, wrt: c, kind: jacobian}"))
     norm = "+stages.ball.norm={_partial_: true, _target_: %s}"
     plain, safe = norm % "jax.numpy.linalg.norm", norm % "ops.safe.norm"
