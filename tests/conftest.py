@@ -34,7 +34,9 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
-gc.set_threshold(300_000, 20, 100)  # tracing makes many objects that live for long: looking through them takes a tenth of the time
+gc.set_threshold(
+    300_000, 20, 100
+)  # tracing makes many objects that live for long: looking through them takes a tenth of the time
 
 SLOW = Path(__file__).parent / "slow.txt"
 """Tests that take more than some five seconds of a core, beside those that are marked where they stand; `--durations` tells."""
