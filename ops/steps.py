@@ -221,7 +221,8 @@ class FreeSteps(diffrax.PIDController):
 
             def field(t: Any, y: Any) -> Any:
                 slope = func(terms, t, y, args)
-                if jax.tree_util.tree_structure(slope) == jax.tree_util.tree_structure(y):
+                whole: Any = jax.tree_util.tree_structure(y)
+                if jax.tree_util.tree_structure(slope) == whole:
                     return slope
                 return jax.tree_util.tree_map(jnp.add, *slope)  # the explicit and the implicit part
 
