@@ -914,7 +914,8 @@ def _compiled(**parameters: Any) -> Any:
 
 
 def _evaluate(*operands: Any, **parameters: Any) -> list[Any]:
-    found: list[Any] = _compiled(**parameters)(*operands)
+    with jax.disable_jit(False):  # one operation, as the loop of a solve is
+        found: list[Any] = _compiled(**parameters)(*operands)
     return found
 
 
@@ -1323,7 +1324,8 @@ def _push_adjoint(primals: Sequence[Any], tangents: Sequence[Any], **parameters:
 
 
 def _evaluate_adjoint(*operands: Any, **parameters: Any) -> list[Any]:
-    found: list[Any] = _compiled_adjoint(**parameters)(*operands)
+    with jax.disable_jit(False):
+        found: list[Any] = _compiled_adjoint(**parameters)(*operands)
     return found
 
 
