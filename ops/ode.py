@@ -529,7 +529,13 @@ def _pools(solver: Solver, jumps: Jumps | None) -> bool:
     numbers = (solver.dtmin, solver.dtmax, solver.max_abs, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.safety)
     known = all(isinstance(x, int | float | None) for x in (*numbers, solver.factormin, solver.factormax))
     named = isinstance(solver.adjoint, str) and (solver.step is None or jumps is None)
-    return known and named and solver.icoeff > 0
+    bounded = solver.checkpoints is not None and _mode(solver) != "forward"  # diffrax keeps that bound of memory
+    return known and named and solver.icoeff > 0 and not bounded
+
+
+def _mode(solver: Solver) -> Any:
+    """The adjoint, with what `auto` means here."""
+    return current_adjoint() if solver.adjoint == "auto" else solver.adjoint
 
 
 def _in_pool(
@@ -571,7 +577,7 @@ def _in_pool(
         else tuple(jnp.asarray(x, start.dtype) for x in (jumps.times, jumps.margin, jumps.first, jumps.last)),
         max_steps=solver.max_steps,
         order=order,
-        reverse=(current_adjoint() if solver.adjoint == "auto" else solver.adjoint) != "forward",
+        reverse=_mode(solver) != "forward",
     )
     if saved is not None:  # in an empty interval no step passes a time
         saved = jax.tree_util.tree_map(lambda all, y: jnp.where(start == last, y, all), saved, found.y)
@@ -615,7 +621,7 @@ def _controller(
 
 def _adjoint(solver: Solver) -> Any:
     """The diffrax adjoint."""
-    name = current_adjoint() if solver.adjoint == "auto" else solver.adjoint
+    name = _mode(solver)
     if name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint):
         warnings.warn(
             "`solver.adjoint` should be checkpointed or auto, but is backsolve, which integrates the state backwards: its gradients "
