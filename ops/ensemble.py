@@ -37,6 +37,9 @@ RUNNING, REACHED, MAX_STEPS, STUCK, BEYOND = 0, 1, 2, 3, 4
 LANES, EVERY = 128, 32
 """Lanes of a pool, and the steps between two looks at the queue."""
 
+VECTOR = 8
+"""Lanes come in multiples of it: the numbers of the widest vector."""
+
 REVERSED = 32
 """Lanes of a block that goes back over its steps."""
 
@@ -594,7 +597,7 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
     Returns:
         An `Outcome` with the samples as the first axis of each array, then a pair of those and what was saved, if the rules save.
     """
-    lanes = min(LANES, count)
+    lanes = _rounded(min(LANES, count))
     every = EVERY if count > 1 else 1
     kinds = rules.kinds
     wide = [flag or kind in (VALUE, TIME) for flag, kind in zip(flags, kinds, strict=True)]
@@ -710,6 +713,11 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         leaves = [jnp.moveaxis(leaf, 1, 1 + len(a)) for leaf, a in zip(leaves, axes, strict=True)]
         kept = jax.tree_util.tree_unflatten(structure, leaves)
     return out, kept
+
+
+def _rounded(lanes: int) -> int:
+    """Lanes that fill vectors, so that no number is computed by other instructions than its neighbours."""
+    return lanes if lanes == 1 else -(-lanes // VECTOR) * VECTOR
 
 
 def _reached(rules: Any, state: Any) -> Any:
@@ -1133,7 +1141,7 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
         cotangents, count = [ct[None] for ct in cotangents], 1
     primals, tied = _tied(rules, primals, list(flags), count)
     steps = _primal(rules, drive(rules, primals, tied, count)[0]).steps
-    lanes = min(count, REVERSED)
+    lanes = _rounded(min(count, REVERSED))
     blocks = -(-count // lanes)
     order = jnp.argsort(steps)[jnp.minimum(jnp.arange(blocks * lanes), count - 1)].reshape(blocks, lanes)
     saves = [i for i, kind in enumerate(rules.kinds) if kind == SAVE]
