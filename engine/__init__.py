@@ -6,6 +6,7 @@ conf/*.yaml --compose--> Config --build--> Pipeline (graph) --lower--> f(paramet
     derivatives, transforms  plan, chunks, bounds, fingerprint          program, execute, runs     store, encoding
 sweep --> Design (points): designs of axes, distributions, tables
 jaxpr --> facts: jaxprs, primitives;  plan --> a check of its derivatives: gradient_check, differences
+plan --> whether its numbers stay with finer settings: convergence, accuracy
 
 >>> import engine
 >>> plan = engine.load("conf/oscillator.yaml", ["sweep.axes.omega.linspace=[0.5,20,4]"])
@@ -26,6 +27,7 @@ from engine.errors import SweepError as SweepError
 from engine.errors import UserError as UserError
 
 if TYPE_CHECKING:
+    from engine.api import converge as converge
     from engine.api import load as load
     from engine.api import open_store as open_store
     from engine.api import run as run
@@ -42,12 +44,19 @@ __all__ = [
     "SweepError",
     "UserError",
     "__version__",
+    "converge",
     "load",
     "open_store",
     "run",
 ]
 
-LAZY = {"load": "engine.api", "open_store": "engine.api", "run": "engine.api", "Plan": "engine.plan"}
+LAZY = {
+    "converge": "engine.api",
+    "load": "engine.api",
+    "open_store": "engine.api",
+    "run": "engine.api",
+    "Plan": "engine.plan",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,20 +1,23 @@
-"""The Python door: `engine.load`, `engine.run`, `engine.open_store`."""
+"""The Python door: `engine.load`, `engine.run`, `engine.converge`, `engine.open_store`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.config import read_config
+from engine.config import Config, read_config
 from engine.draft import make_draft
+from engine.errors import PlanError
 from engine.plan import Plan, make_plan
 from engine.runs import carry_out, no_plan
 from engine.store import open_dataset
 
 if TYPE_CHECKING:
     import xarray
+
+    from engine.convergence import Convergence
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Plan:
@@ -68,25 +71,69 @@ def run(
     """
     from engine.progress import watcher
 
-    if isinstance(plan, Plan):
-        if overrides:
-            raise no_plan_overrides()
-        source: Any = plan
-    elif isinstance(plan, str | os.PathLike):
-        source = read_config(plan, overrides)
-    else:
-        raise no_plan(plan)
+    source = source_of(plan, overrides)
     summary = carry_out(source, fresh=fresh, retry_failed=retry_failed, observers=[watcher()] if progress else [])
+    if summary.overdue:
+        raise PlanError(
+            f"`execution.time_limit` must be enough for a chunk, but {summary.time_limit:g} s are not for "
+            f"{'; '.join(map(str, summary.overdue))}. Finished chunks are in {summary.store}, and the same call goes on; what hangs "
+            "ends with this process."
+        )
     return open_store(summary.store)
 
 
-def no_plan_overrides() -> Exception:
-    """The error for overrides that would be ignored."""
-    from engine.errors import PlanError
+def source_of(plan: Plan | str | os.PathLike[str], overrides: Sequence[str]) -> Plan | Config:
+    """A plan as it is, or the config at a path.
 
-    return PlanError(
-        "`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them."
-    )
+    Raises:
+        UserError: it is neither, or a plan with overrides, which would be ignored, or the config is wrong.
+    """
+    if not isinstance(plan, Plan | str | os.PathLike):
+        raise no_plan(plan)
+    if not isinstance(plan, Plan):
+        return read_config(plan, overrides)
+    if overrides:
+        raise PlanError(
+            "`overrides` must be given to engine.load, but a finished plan was given with some. Load it with them."
+        )
+    return plan
+
+
+def converge(
+    plan: Plan | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    samples: int = 8,
+    within: float | None = None,
+    tenth: Sequence[str] = (),
+    halve: Sequence[str] = (),
+    double: Sequence[str] = (),
+) -> Convergence:
+    """Compute some samples again with a tenth of the tolerance, half the step and twice the grid points, and say what moves.
+
+    Args:
+        plan: a plan, or the path of a config.
+        overrides: as for `load`; only with a path.
+        samples: at most how many, evenly spaced over the sweep with its ends.
+        within: what an output may change by, relative to its size; None for a thousand times the relative tolerance, but 1e-6 at
+            least and 0.01 at most.
+        tenth, halve, double: keys of the config to vary in place of the settings that are recognised.
+
+    Returns:
+        A row for each output and each way to be finer; `passes` says whether all of them are resolved. Nothing is stored.
+
+    Raises:
+        UserError: there is nothing to vary, or no sample succeeds.
+
+    >>> found = converge("conf/oscillator.yaml", ["sweep.axes.omega=[2.0]", "sweep.axes.zeta=[0.1]", "~derivatives"])
+    >>> found.passes, str(found.varied[0])
+    (True, 'stages.motion.solver.rtol: 1e-09 -> 1e-10')
+    """
+    from engine.convergence import compare
+
+    source = source_of(plan, overrides)
+    made = source if isinstance(source, Plan) else make_plan(make_draft(source))
+    return compare(made, samples, within=within, tenth=tenth, halve=halve, double=double)
 
 
 def open_store(path: str | Path) -> xarray.Dataset:

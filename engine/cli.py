@@ -1,4 +1,4 @@
-"""The command line: `python -m engine run | plan | check-grad | show | repro | list | doctor`.
+"""The command line: `python -m engine run | plan | check-grad | converge | show | repro | list | doctor`.
 
 In: arguments. Out: an exit code: 0 done, 2 the user's mistake, 3 done but some samples failed, 130 interrupted, 1 anything else.
 Imports only what the command at hand needs: `--help` loads no JAX.
@@ -66,6 +66,30 @@ verdicts
 
 exit codes: 0 every derivative is ok or within tolerance; 3 one is not; 2 something in the config or the model to mend
 """,
+    "converge": """\
+examples:
+  python -m engine converge conf/oscillator.yaml
+  python -m engine converge conf/oscillator.yaml --samples 20 --within 1e-3 --json
+  python -m engine converge conf/oscillator.yaml --tenth solver.rtol --tenth solver.atol
+  python -m engine converge conf/heat.yaml --double stages.rod.n
+
+what is varied, by the names of what stages are given, nested as they may be, defaults included
+  tolerance    rtol, atol, reltol, abstol, tol: to a tenth, all at once
+  step         step or dt, beside a tolerance or in a node whose _target_ is called a solver: to a half, and to a quarter for the order
+  resolution   n, cells, nx, ny, nz, shape of a node called a grid or a mesh, and integers by which one of `coords` is refined: to twice
+Where one of --tenth, --halve and --double is given, these keys are varied instead. max_steps is raised so that finer runs end.
+
+verdicts
+  ok            the change, or with a fixed step the error that it tells of, is within the limit: 1000 times the relative tolerance,
+                but 1e-6 at least and 0.01 at most, or --within; 0.01 for steps and grids
+  near zero     so is it beside other samples with values 100 times as large, or value and change are within 100 times the absolute
+                tolerance
+  integer       not judged
+  not resolved  it is not
+  not compared  other shapes without a common point, or no sample that succeeds
+
+exit codes: 0 all is resolved; 3 something is not, or a sample fails in one run only; 2 something in the config or the model to mend
+""",
     "show": """\
 examples:
   python -m engine show results/oscillator-<fingerprint>.zarr
@@ -99,7 +123,7 @@ ANSWERS: TextIO | None = None
 GRACE = 8.0
 """Seconds that the chunks in flight get to finish after Ctrl-C."""
 
-COMMANDS = ("run", "plan", "check-grad", "show", "repro", "list", "doctor")
+COMMANDS = ("run", "plan", "check-grad", "converge", "show", "repro", "list", "doctor")
 
 
 class Parser(argparse.ArgumentParser):
@@ -156,6 +180,21 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--samples", type=int, default=5, metavar="N", help="samples of the sweep to check at: 5 if left out"
     )
+    converge = command(
+        "converge",
+        "compare with a tenth of the tolerance, half the step, twice the grid",
+        converge_command,
+        parents=[config],
+    )
+    converge.add_argument(
+        "--samples", type=int, default=8, metavar="N", help="samples of the sweep to compute: 8 if left out"
+    )
+    converge.add_argument(
+        "--within", type=float, metavar="X", help="what an output may change by, relative to its size"
+    )
+    for option, what in (("--tenth", "a tolerance"), ("--halve", "a step"), ("--double", "a number of points")):
+        help = f"a key that holds {what}; may be repeated"
+        converge.add_argument(option, action="append", default=[], metavar="KEY", help=help)
     show = command("show", "what a store holds", show_command)
     show.add_argument("store", metavar="STORE", help="the path of a store")
     show.add_argument("--json", action="store_true", help="print one JSON object")
@@ -203,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = error.code if isinstance(error.code, int) else 2
     except Exception as error:
         code = report_bug(error, as_json)
-    if threading.active_count() > 1 and code == INTERRUPTED:
+    deadlines = sys.modules.get("engine.deadlines")
+    if (threading.active_count() > 1 and code == INTERRUPTED) or (deadlines is not None and deadlines.abandoned()):
         leave(code)
     sys.exit(code)
 
@@ -440,6 +480,26 @@ def check_grad_command(options: argparse.Namespace) -> int:
     else:
         print(describe_checks(check))
     return 0 if check.passes else 3
+
+
+def converge_command(options: argparse.Namespace) -> int:
+    """Compute some samples of a config's sweep again with finer tolerances, steps and grids, and say which outputs change by it. Nothing
+    is stored."""
+    from engine.config import read_config
+
+    config = read_config(options.config, options.overrides)
+    from engine.convergence import compare
+    from engine.draft import make_draft
+    from engine.plan import make_plan
+    from engine.reports import describe_convergence
+
+    varied = {"tenth": options.tenth, "halve": options.halve, "double": options.double}
+    found = compare(make_plan(make_draft(config)), options.samples, within=options.within, **varied)
+    if options.json:
+        print_json(found.as_data())
+    else:
+        print(describe_convergence(found))
+    return 0 if found.passes else 3
 
 
 def show_command(options: argparse.Namespace) -> int:

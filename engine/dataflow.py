@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from engine.jaxprs import callee, is_literal, opened, parts_of_scan, written
+from engine.jaxprs import callee, expanded, is_literal, opened, parts_of_scan, written
 
 Known = TypeVar("Known")
 
@@ -61,7 +61,8 @@ class Analysis(Generic[Known]):
         """What is known of the results of an equation."""
         name = eqn.primitive.name
         if (inner := callee(eqn)) is not None and self.enters(eqn):
-            return self.run(inner, operands, site or (None if written(inner) else eqn))
+            own = written(inner) or expanded(eqn) is not None
+            return self.run(inner, operands, site or (None if own else eqn))
         if name == "cond":
             found = [self.run(branch, operands[1:], site) for branch in eqn.params["branches"]]
             return [self.decided(self.joined(outs), operands[0]) for outs in zip(*found, strict=True)]

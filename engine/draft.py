@@ -79,7 +79,16 @@ class Draft:
             table.update(f"{name}:{self.design.along[name]}:{column.dtype}{column.shape}".encode())
             table.update(np.ascontiguousarray(column).tobytes())
         fixed = {k: (str(v.dtype), v.tolist()) for k, v in self.nominal.items() if k not in self.design.columns}
-        labels = [(leaf.name, str(leaf.reference), leaf.dims) for leaf in (*self.outputs, *self.coords)]
+        labels = [
+            (
+                leaf.name,
+                str(leaf.reference),
+                leaf.dims,
+                *([leaf.length] if leaf.length else []),
+                *([leaf.max_abs] if leaf.max_abs else []),
+            )
+            for leaf in (*self.outputs, *self.coords)
+        ]
         asked = [(r.name, r.of.name, r.wrt, r.kind, r.mode, r.order, repr(r.direction)) for r in self.requests]
         settings = self.config.settings
         customs = (*self.stack.of_values, *self.stack.of_sample)

@@ -7,12 +7,13 @@ a bounded number at a time. Data goes straight to the store, never through the s
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from dask.threaded import get as get_threaded
 
 from engine import jaxprs
 from engine.chunks import Blocks
+from engine.deadlines import Clock, watch
 from engine.errors import PlanError
 from engine.nonfinite import Tally
 from engine.origins import Trouble, hunt, raised
@@ -74,6 +76,9 @@ class Runner:
     tally: Tally
     """Which variables are not finite."""
 
+    clock: Clock = field(default_factory=Clock)
+    """Which samples are being computed."""
+
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
         self.told = time.monotonic()
@@ -92,13 +97,20 @@ class Runner:
 
         self.can_raise = bool(jaxprs.callbacks(self.plan.sample_jaxpr)) or not self.plan.config.settings.execution.jit
         self.halted_on_failure = False
+        self.overdue: list[np.ndarray[Any, Any]] = []
+        """The samples of the chunks that were given up, each of which ran for longer than `execution.time_limit`."""
 
     def task(self, number: int) -> None:
         """Compute and store one block, unless the run is being stopped."""
         if self.stop.is_set():
             return
-        start = time.perf_counter()
         samples = self.store.blocks.samples_of(number)
+        with self.clock.timed(samples):
+            self.carry_out(number, samples)
+
+    def carry_out(self, number: int, samples: np.ndarray[Any, Any]) -> None:
+        """Compute and store one block."""
+        start = time.perf_counter()
         outputs, status = self.compute_block(samples, tuple(s.stop - s.start for s in self.store.blocks.region(number)))
         self.store.write_block(number, outputs, status)
         failed = int(np.count_nonzero(status != STATUS["ok"]))
@@ -165,7 +177,8 @@ class Runner:
             PlanError: the program as a whole cannot run, whatever the sample.
         """
         try:
-            return self.program.at(samples)
+            with self.clock.timed(samples):
+                return self.program.at(samples)
         except Exception as error:
             if "RESOURCE_EXHAUSTED" in str(error) or isinstance(error, MemoryError):
                 raise PlanError(
@@ -197,7 +210,7 @@ class Runner:
 
 
 def execute(runner: Runner, numbers: Sequence[int]) -> None:
-    """Run the blocks `numbers` on the scheduler that the plan asks for."""
+    """Run the blocks `numbers` on the scheduler that the plan asks for, or until one takes longer than it may."""
     plan = runner.plan
     samples = (
         sum(len(runner.store.blocks.samples_of(n)) for n in numbers)
@@ -207,16 +220,56 @@ def execute(runner: Runner, numbers: Sequence[int]) -> None:
     for observer in runner.observers:
         observer.on_start(samples)
     try:
-        if plan.config.settings.scheduler.kind == "synchronous":
-            for wave in waves(numbers):
-                get_sync(graph(runner, wave), list(graph_keys(wave)))
-            return
-        with ThreadPoolExecutor(plan.workers, thread_name_prefix="engine") as pool:
-            for wave in waves(numbers):
-                get_threaded(graph(runner, wave), list(graph_keys(wave)), num_workers=plan.workers, pool=pool)
+        limit = plan.config.settings.execution.time_limit
+        runner.overdue = watch(runner.clock, lambda: schedule(runner, numbers), limit, runner.stop.set)
     finally:
         for observer in runner.observers:
             observer.on_end()
+
+
+def schedule(runner: Runner, numbers: Sequence[int]) -> None:
+    """Hand the blocks to Dask."""
+    plan = runner.plan
+    if plan.config.settings.scheduler.kind == "synchronous":
+        for wave in waves(numbers):
+            get_sync(graph(runner, wave), list(graph_keys(wave)))
+        return
+    with Threads(plan.workers) as pool:
+        for wave in waves(numbers):
+            get_threaded(graph(runner, wave), list(graph_keys(wave)), num_workers=plan.workers, pool=pool)
+
+
+class Threads(Executor):
+    """A pool of threads for which the end of the process does not wait: one of them may never end."""
+
+    def __init__(self, workers: int) -> None:
+        self._max_workers = workers  # Dask looks at it
+        self.tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.threads = [threading.Thread(target=self.work, name=f"engine-{i}", daemon=True) for i in range(workers)]
+        for thread in self.threads:
+            thread.start()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a function in one of the threads."""
+        future: Future[Any] = Future()
+        self.tasks.put((future, lambda: function(*arguments, **keywords)))
+        return future
+
+    def work(self) -> None:
+        """Call what comes, until told to end."""
+        while (task := self.tasks.get()) is not None:
+            future, call = task
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after what they were given."""
+        for _ in self.threads:
+            self.tasks.put(None)
+        for thread in self.threads if wait else ():
+            thread.join()
 
 
 def waves(numbers: Sequence[int]) -> list[Sequence[int]]:

@@ -52,10 +52,18 @@ def called(eqn: Any) -> Any | None:
 
 def callee(eqn: Any) -> Any | None:
     """The jaxpr that an equation calls with its own operands, with its constants."""
+    if (program := expanded(eqn)) is not None:
+        return program
     if eqn.primitive.name in ("jit", "pjit", "remat2"):  # remat2 is what jax.checkpoint makes
         return eqn.params.get("jaxpr")
     inner = called(eqn)
     return None if inner is None else next(j for _, j in inner_jaxprs(eqn) if opened(j) is inner)
+
+
+def expanded(eqn: Any) -> Any | None:
+    """The program for which an equation stands, where its primitive is a library's own and tells it by `expanded`; else None."""
+    tell = getattr(eqn.primitive, "expanded", None)
+    return None if tell is None else tell(eqn)
 
 
 def written(jaxpr: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Blocks of results → which variables are not finite, in how many samples, and where first.
+"""Blocks of results → which variables are not finite, or too large, in how many samples, and where first.
 
 In: each block as computed, before the store masks what failed. Out: a `NonFinite` for each such variable.
 """
@@ -40,12 +40,16 @@ class NonFinite:
     through: tuple[str, ...] = ()
     """For a derivative: the stages between the parameters and the output."""
 
+    beyond: float | None = None
+    """The output's `max_abs`, of samples in which it is finite but larger."""
+
     def __str__(self) -> str:
         stages = f" through {' and '.join(self.through)}" if self.through else ""
         what = f", the derivative of {self.of} by {' and '.join(self.by)}{stages}," if self.of else ""
         count = "1 sample" if self.samples == 1 else f"{self.samples} samples"
         at = ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.parameters.items())
-        return f"{self.variable}{what} is not finite in {count}, first sample {self.first}" + (f" ({at})" if at else "")
+        wrong = "not finite" if self.beyond is None else f"beyond its max_abs of {self.beyond:g}"
+        return f"{self.variable}{what} is {wrong} in {count}, first sample {self.first}" + (f" ({at})" if at else "")
 
 
 class Tally:
@@ -55,11 +59,14 @@ class Tally:
         self, plan: Plan, shared: Mapping[str, np.ndarray[Any, Any]], before: Iterable[Mapping[str, Any]] = ()
     ):
         self.plan = plan
-        self.shared = [name for name, value in shared.items() if not finite(value[None])[0]]
-        """Outputs that are the same for all samples, and not finite."""
+        self.lengths = {leaf.name: leaf.length for leaf in plan.draft.outputs if leaf.length}
+        self.limits = {leaf.name: leaf.max_abs for leaf in plan.draft.outputs if leaf.max_abs is not None}
+        self.given = {name: value[None] for name, value in shared.items()}
+        self.shared = [(name, flag) for name in shared for flag, bad in self.wrong(name, self.given).items() if bad[0]]
+        """Outputs that are the same for all samples, and not finite, or too large."""
 
-        self.found: dict[str, tuple[int, int]] = {}
-        """Variable -> samples, and the first."""
+        self.found: dict[tuple[str, bool], tuple[int, int]] = {}
+        """Variable, and whether it is too large rather than not finite -> samples, and the first."""
 
         self.keep(before)
 
@@ -67,36 +74,51 @@ class Tally:
         """Count at least what was counted before."""
         for item in before:
             samples, first = int(item["samples"]), int(item["first"])
-            now, at = self.found.get(item["variable"], (samples, first))
-            self.found[item["variable"]] = max(now, samples), min(at, first)
+            key = item["variable"], item.get("beyond") is not None
+            now, at = self.found.get(key, (samples, first))
+            self.found[key] = max(now, samples), min(at, first)
 
     def add(self, samples: np.ndarray[Any, Any], outputs: Mapping[str, np.ndarray[Any, Any]], status: Any) -> bool:
         """Count a block; whether anything was found."""
         rows = np.flatnonzero(np.asarray(status) == STATUS["nonfinite"])
         if not len(rows):
             return False
-        for name in self.shared:
-            self.count(name, samples[rows])
-        for name, array in outputs.items():
-            self.count(name, samples[rows][~finite(array[rows])])
+        for key in self.shared:
+            self.count(key, samples[rows])
+        for name in outputs:
+            for flag, bad in self.wrong(name, outputs).items():
+                self.count((name, flag), samples[rows][bad[rows]])
         return True
 
-    def count(self, name: str, samples: np.ndarray[Any, Any]) -> None:
-        """Samples in which a variable is not finite."""
+    def wrong(self, name: str, outputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[bool, np.ndarray[Any, Any]]:
+        """Which rows of a variable are not finite (False), and which of the others are too large (True), but for padding."""
+        array = outputs[name]
+        if name in self.lengths:
+            length = {**self.given, **outputs}[self.lengths[name]]
+            padding = np.arange(array.shape[1]) >= length[:, None]
+            array = np.where(padding.reshape(*padding.shape, *(1,) * (array.ndim - 2)), 0, array)
+        bad = {False: ~finite(array)}
+        if (limit := self.limits.get(name)) is not None:
+            bad[True] = finite(array) & (np.abs(array).reshape(len(array), -1) > limit).any(axis=1)
+        return bad
+
+    def count(self, key: tuple[str, bool], samples: np.ndarray[Any, Any]) -> None:
+        """Samples in which a variable is not finite, or too large."""
         if len(samples):
-            before, first = self.found.get(name, (0, int(samples[0])))
-            self.found[name] = before + len(samples), min(first, int(samples.min()))
+            before, first = self.found.get(key, (0, int(samples[0])))
+            self.found[key] = before + len(samples), min(first, int(samples.min()))
 
     def entries(self) -> list[dict[str, Any]]:
         """What a store records, in the order of its variables."""
         asked = derivatives(self.plan.draft)
-        names = [v.name for v in self.plan.variables if v.name in self.found]
-        return [asdict(self.entry(name, *asked.get(name, (None, (), ())))) for name in names]
+        keys = [(v.name, flag) for v in self.plan.variables for flag in (False, True) if (v.name, flag) in self.found]
+        return [asdict(self.entry(key, *asked.get(key[0], (None, (), ())))) for key in keys]
 
-    def entry(self, name: str, of: str | None, by: tuple[str, ...], through: tuple[str, ...]) -> NonFinite:
+    def entry(self, key: tuple[str, bool], of: str | None, by: tuple[str, ...], through: tuple[str, ...]) -> NonFinite:
         """One variable."""
-        samples, first = self.found[name]
-        return NonFinite(name, of, by, samples, first, self.plan.draft.design.point(first), through)
+        samples, first = self.found[key]
+        limit = self.limits.get(key[0]) if key[1] else None
+        return NonFinite(key[0], of, by, samples, first, self.plan.draft.design.point(first), through, limit)
 
 
 def finite(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

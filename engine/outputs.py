@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -35,6 +35,13 @@ class Leaf:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     prng: str | None = None
     """The implementation of a typed PRNG key, whose data is stored."""
+    length: str | None = None
+    """The output that says how many entries of the first axis hold a value; NaN beyond them is no failure."""
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest absolute value that is believed."""
+        return self.attributes.get("max_abs")
 
 
 def resolve(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any]) -> tuple[tuple[Leaf, ...], tuple[Leaf, ...]]:
@@ -83,8 +90,13 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
     problems: list[str] = []
     for name, output in asked.items():
         try:
-            attributes = {"units": output.units, "description": output.description}
-            leaves_found += output_leaves(
+            attributes = {
+                "units": output.units,
+                "description": output.description,
+                "length": output.length,
+                "max_abs": output.max_abs,
+            }
+            leaves = output_leaves(
                 f"outputs.{name}",
                 name,
                 output.source,
@@ -93,11 +105,28 @@ def resolve_outputs(config: Config, pipeline: Pipeline, shapes: Mapping[str, Any
                 pipeline,
                 shapes,
             )
+            leaves_found += [replace(leaf, length=output.length) for leaf in leaves]
         except PipelineError as error:
             problems.extend(error.problems)
+    problems += length_problems(leaves_found)
     if problems:
         raise PipelineError(problems)
     return tuple(leaves_found)
+
+
+def length_problems(leaves_found: list[Leaf]) -> Iterator[str]:
+    """What is wrong with the lengths of outputs."""
+    by_name = {leaf.name: leaf for leaf in leaves_found}
+    for leaf in leaves_found:
+        if leaf.length is None:
+            continue
+        key, length = f"outputs.{leaf.name}.length", by_name.get(leaf.length)
+        if length is None:
+            yield f"`{key}` must be an output, but {leaf.length!r} is none.{nearest(leaf.length, by_name)}"
+        elif length.shape or not np.issubdtype(length.dtype, np.integer):
+            yield f"`{key}` must be an integer, but {leaf.length!r} is {length.dtype}{list(length.shape)}. Refer to a count."
+        elif not leaf.shape:
+            yield f"`{key}` must be left out for a single number, but is {leaf.length!r}."
 
 
 def output_leaves(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from engine import transforms, values
+from engine.deadlines import Clock
 from engine.errors import StageError, UserError, listed
 from engine.plan import Plan, resized, split
 
@@ -81,14 +82,15 @@ class Program:
         self.once_failed = False
         """Whether a stage that all samples share reported a failure."""
 
-    def prepare(self) -> None:
-        """Compile, and compute what the chunks share."""
+    def prepare(self, clock: Clock | None = None) -> None:
+        """Compile, and compute what the chunks share; a clock is told of that."""
         plan = self.plan
         if plan.hoisted or plan.unswept:
-            function = jax.jit(self.once) if plan.jit else self.once
+            given = self.fixed, self.nominal, self.seed
             try:
-                with without_jit(not plan.jit):
-                    self.given, unswept, status = jax.block_until_ready(function(self.fixed, self.nominal, self.seed))
+                function = jax.jit(self.once).lower(*given).compile() if plan.jit else self.once
+                with without_jit(not plan.jit), (clock or Clock()).timed("shared"):
+                    self.given, unswept, status = jax.block_until_ready(function(*given))
             except Exception as error:
                 raise failed_once(plan, error) from error
             self.once_values = {name: np.asarray(value) for name, value in unswept.items()}
@@ -195,8 +197,10 @@ def fit(plan: Plan, fixed_width: bool = False) -> Program:
         return program
     program.compile()
     settings = plan.config.settings.execution
-    if fixed_width or settings.chunk != "auto" or not plan.draft.design.dims or not program.cost.bytes:
+    if fixed_width or settings.chunk != "auto" or not program.cost.bytes:
         return program
+    if not plan.draft.design.dims:
+        return with_warning(program)
     fits = max(1, int(plan.blocks.width * settings.memory / (plan.workers * program.cost.bytes)))
     narrow = plan.blocks.width < plan.widest
     if fits < plan.blocks.width or (narrow and fits > ROOM * plan.blocks.width):
@@ -204,4 +208,17 @@ def fit(plan: Plan, fixed_width: bool = False) -> Program:
         if again.blocks.width != plan.blocks.width:
             program = Program(again)
             program.compile()
+    return with_warning(program)
+
+
+def with_warning(program: Program) -> Program:
+    """A chunk holds one sample at least, whether it fits or not."""
+    plan, unit = program.plan, 2**30
+    need, memory = plan.workers * program.cost.bytes, plan.config.settings.execution.memory
+    if need > memory and plan.blocks.width == 1:
+        warning = (
+            f"`execution.memory` should hold a sample for each of {plan.workers} workers, but they take {need / unit:.2g} GiB, and it is "
+            f"{memory / unit:.2g} GiB. Raise it, take fewer workers, or lower max_steps of a solve that keeps every step."
+        )
+        program.plan = replace(plan, warnings=(*plan.warnings, warning))
     return program

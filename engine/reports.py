@@ -13,6 +13,7 @@ import numpy as np
 from engine.references import Reference
 
 if TYPE_CHECKING:
+    from engine.convergence import Convergence
     from engine.gradient_check import Check
     from engine.plan import Plan
     from engine.program import Cost
@@ -228,10 +229,6 @@ def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
 def describe_checks(check: Check) -> str:
     """The table of a check of derivatives, and a sentence on each that does not simply agree."""
     head = ("derivative", "of", "by", "largest", "difference", "uncertainty", "verdict")
-
-    def cell(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
     cells = [
         (
             r.derivative,
@@ -252,6 +249,40 @@ def describe_checks(check: Check) -> str:
     return "\n".join(lines)
 
 
+def cell(value: float | None, form: str) -> str:
+    """A number of a table; a dash for none."""
+    return "-" if value is None else format(value, form)
+
+
+def describe_convergence(found: Convergence) -> str:
+    """What was varied, the table of what moved by it, and a sentence on each output that is not simply resolved."""
+    head = ("output", "by", "largest", "change", "relative", "limit", "sample", "order", "verdict")
+    cells = [
+        (
+            r.output,
+            r.by,
+            cell(r.largest, ".3g"),
+            cell(r.change, ".1e"),
+            cell(r.relative, ".1e"),
+            cell(r.limit, ".0e"),
+            cell(r.sample, "d"),
+            cell(r.order, ".2f"),
+            r.verdict,
+        )
+        for r in found.rows
+    ]
+    rows = [head, *cells]
+    if all(row.order is None for row in found.rows):
+        rows = [(*row[:7], row[8]) for row in rows]  # type: ignore[misc]
+    lines = [*table((one.by, str(one)) for one in found.varied), "", *table(rows)]
+    if notes := [*found.notes, *(row.explanation for row in found.rows if row.explanation)]:
+        lines += ["", *notes]
+    for title, parts in (("ended in another way", found.turned), ("left out", found.left_out)):
+        if parts:
+            lines += ["", title, *(f"  {one}" for one in parts)]
+    return "\n".join(lines)
+
+
 def describe_run(summary: Summary) -> str:
     """What a run did, in a few lines."""
     head = {
@@ -259,6 +290,7 @@ def describe_run(summary: Summary) -> str:
         "partial": "done, but some samples failed",
         "failed": "failed: no sample has a result",
         "stopped": "stopped at the first chunk with a failed sample (on_error: stop); the same command goes on",
+        "timed_out": "stopped: a chunk took longer than execution.time_limit allows; finished chunks are kept; the same command goes on",
         "interrupted": "interrupted: finished chunks are kept; the same command goes on",
     }[summary.status]
     if summary.computed == 0 and summary.status in ("complete", "partial", "failed"):
@@ -273,6 +305,14 @@ def describe_run(summary: Summary) -> str:
         lines.append(
             f"  {summary.compilations} compilation{'s' * (summary.compilations != 1)}{cached}, {summary.compile_seconds:.1f} s; "
             f"run {summary.run_seconds:.1f} s; {summary.seconds:.1f} s in all"
+        )
+    if summary.overdue:
+        lines.append(f"  still computing after {summary.time_limit:g} s, and pending:")
+        lines += [f"    {one}" for one in summary.overdue]
+        alone = [one.samples for one in summary.overdue] == [1]
+        narrow = "" if alone else "execution.chunk=1 scheduler.workers=1 with another store finds the sample; "
+        lines.append(
+            f"  {narrow}bound the loop that does not end there, leave the sample out, or raise execution.time_limit"
         )
     if summary.failures:
         lines.append(f"  failed samples{' (the first)' if summary.failed > len(summary.failures) else ''}:")
@@ -317,7 +357,11 @@ def describe_reproduction(found: Reproduction) -> str:
         lines += ["", "outputs", *("  " + line for line in table(value_row(v) for v in found.outputs))]
     lines += ["", "origin"]
     troubles = describe(found.origins)
-    fine = "all finite: nothing to find" if found.outcome == "ok" else "no number that is not finite led to it"
+    fine = "no number that is not finite led to it"
+    if found.outcome == "ok":
+        fine = "all finite: nothing to find"
+    elif found.outcome == "nonfinite" and not any(value.nonfinite for value in found.outputs):
+        fine = "all finite, but one is beyond the max_abs of its output"
     lines += ["  " + line for line in troubles or [fine]]
     return "\n".join(lines)
 

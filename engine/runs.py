@@ -20,6 +20,7 @@ import numpy as np
 
 from engine import jax_settings, runtime
 from engine.config import Config, encode
+from engine.deadlines import Clock, watch
 from engine.draft import Draft, derivative_leaves, make_draft
 from engine.errors import PlanError, StoreError, listed
 from engine.nonfinite import NonFinite, Tally, read_entries
@@ -45,12 +46,33 @@ class Failure:
     parameters: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Running:
+    """A chunk that was given up while it was computed; its samples are pending."""
+
+    samples: int
+    first: int
+    last: int
+    at_first: dict[str, Any]
+    at_last: dict[str, Any]
+
+    def __str__(self) -> str:
+        ends = [(self.first, self.at_first), (self.last, self.at_last)][: min(self.samples, 2)]
+        words = [f"{i}" + (f" ({point(at)})" if at else "") for i, at in ends]
+        return f"sample {words[0]}" if self.samples == 1 else f"{self.samples} samples, {' to '.join(words)}"
+
+
+def point(parameters: dict[str, Any]) -> str:
+    """Parameters in words: `k=1.5, n=3`."""
+    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in parameters.items())
+
+
 @dataclass
 class Summary:
     """What a run did."""
 
     status: str
-    """complete | partial (some samples failed) | failed (all did) | stopped (on_error: stop) | interrupted."""
+    """complete | partial (some samples failed) | failed (all did) | stopped (on_error: stop) | timed_out | interrupted."""
 
     store: str
     samples: int
@@ -86,9 +108,15 @@ class Summary:
     origins: list[Trouble] = field(default_factory=list)
     """With `execution.debug_nans`: where the first failed sample went wrong."""
 
+    time_limit: float | None = None
+    """Seconds that a chunk may take."""
+
+    overdue: list[Running] = field(default_factory=list)
+    """The chunks that took longer."""
+
     @property
     def exit_code(self) -> int:
-        """0 done, 3 done with failed samples or stopped on one, 130 interrupted."""
+        """0 done, 3 done with failed samples, or stopped on one or at the time limit, 130 interrupted."""
         return {"complete": 0, "interrupted": 130}.get(self.status, 3)
 
 
@@ -176,7 +204,9 @@ def compute(
     with runtime.counted() as compiled:
         start = time.perf_counter()
         program = compiled_program(plan, fixed_width=store is not None)
-        wait_for(program.prepare)
+        share(program)
+        for warning in program.plan.warnings[len(plan.warnings) :]:
+            say(f"warning: {warning}")
         plan = program.plan
         prepared = time.perf_counter() - start
         if store is None:
@@ -185,9 +215,7 @@ def compute(
         say(
             f"compiled in {prepared:.1f} s; chunks of {plan.blocks.width} to run: {len(numbers)}, {plan.workers} at once"
         )
-        store.write_once(
-            program.once_values | coordinates(plan), failed=program.once_values if program.once_failed else ()
-        )
+        store.write_once(program.once_values | coordinates(plan), failed=failed_once(program))
         counted = store.attributes.get("nonfinite", [])
         tally = Tally(plan, program.once_values, [] if again else counted)
         runner = Runner(plan, program, store, observers, stop, tally)
@@ -206,13 +234,47 @@ def compute(
             if again and stop.is_set():  # some were not computed again
                 tally.keep(counted)
             store.update_attributes(runs=[*store.attributes.get("runs", []), record], nonfinite=tally.entries())
-    ended = "stopped" if runner.halted_on_failure else "interrupted" if stop.is_set() else None
+    ended = "interrupted" if stop.is_set() else None
+    ended = "stopped" if runner.halted_on_failure else "timed_out" if runner.overdue else ended
     summary = account(plan.draft, store, began, ended, skipped=before)
     summary.compilations, summary.cache_hits = compiled.programs, compiled.cache_hits
     summary.compile_seconds, summary.run_seconds = prepared, running
     summary.memory, summary.resumed, summary.warnings = dict(program.cost.memory), before > 0, plan.warnings
     summary.raised, summary.origins = runner.raised, runner.origins
+    summary.time_limit = plan.config.settings.execution.time_limit
+    summary.overdue = [given_up(plan.draft, samples) for samples in runner.overdue]
     return summary
+
+
+def given_up(draft: Draft, samples: np.ndarray[Any, Any]) -> Running:
+    """A chunk that is being computed."""
+    first, last = int(samples[0]), int(samples[-1])
+    return Running(len(samples), first, last, draft.design.point(first), draft.design.point(last))
+
+
+def share(program: Program) -> None:
+    """Compute what all samples share.
+
+    Raises:
+        PlanError: it takes longer than a chunk may.
+    """
+    clock, limit = Clock(), program.plan.config.settings.execution.time_limit
+    if wait_for(lambda: watch(clock, lambda: program.prepare(clock), limit, lambda: None)):
+        names = listed(program.plan.hoisted) if program.plan.hoisted else "what all samples share"
+        raise PlanError(
+            f"`execution.time_limit` must be enough for {names}, computed once for all samples, but {limit:g} s are not. Bound the "
+            "loops there, or raise the limit."
+        )
+
+
+def failed_once(program: Program) -> list[str]:
+    """The outputs that all samples share and that are not to be believed."""
+    limits = {leaf.name: leaf.max_abs for leaf in program.plan.draft.outputs if leaf.max_abs is not None}
+    return [
+        name
+        for name, value in program.once_values.items()
+        if program.once_failed or (np.abs(value) > limits.get(name, np.inf)).any()
+    ]
 
 
 def compiled_program(plan: Plan, fixed_width: bool = False) -> Program:

@@ -26,6 +26,7 @@ UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600, "d": 86_400}
 IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")
 
 
@@ -36,6 +37,15 @@ def read_bytes(value: object) -> object:
         if unit.lower() in UNITS:
             return int(float(number) * UNITS[unit.lower()])
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def read_seconds(value: object) -> object:
+    """`"10 min"` or a number of seconds -> seconds."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([a-zA-Z]+)\s*", value)):
+        number, unit = match.groups()
+        if unit.lower() in SECONDS:
+            return float(number) * SECONDS[unit.lower()]
+    return value
 
 
 def read_count(value: object) -> object:
@@ -73,6 +83,11 @@ class Output(Node):
     dims: list[str] | None = Field(None, description="a list of dimension names, one for each axis of the value")
     units: str | None = Field(None, description="text, such as 'm/s'")
     description: str | None = Field(None, description="text")
+    length: str | None = Field(
+        None, description="the name of an output, an integer: how many entries of the first axis hold a value"
+    )
+    max_abs: float | None = Field(None, gt=0, lt=math.inf, description="a positive number, or null")
+    """A sample in which the value is larger, with either sign, fails with the status nonfinite."""
 
 
 class Sweep(Node):
@@ -121,6 +136,10 @@ class Execution(Node):
     )
     """Of a GPU's memory, when JAX starts."""
     on_error: Literal["continue", "stop"] = "continue"
+    time_limit: Annotated[float, BeforeValidator(read_seconds), Field(gt=0, lt=math.inf)] | None = Field(
+        None, description="a time such as '10 min' or a number of seconds, or null"
+    )
+    """Seconds that a chunk may take, after which the run stops."""
     debug_nans: bool = Field(False, description="true or false")
     jit: bool = Field(True, description="true or false")
     compile_cache: str = Field("auto", description="'auto', 'off' or a folder")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.diagnosis import ENGINE, definition, is_users, short_path
-from engine.jaxprs import CALLS, inner_jaxprs, opened
+from engine.jaxprs import CALLS, expanded, inner_jaxprs, opened
 
 Path_ = tuple[Any, ...]
 """Of an equation: the positions of the equations around it, outermost first, and its own."""
@@ -114,6 +114,8 @@ def inside(eqn: Any) -> list[tuple[str, Any]]:
         return [("body", eqn.params["jaxpr"])]
     if name == "cond":
         return [(f"branch {i}", branch) for i, branch in enumerate(eqn.params["branches"])]
+    if (program := expanded(eqn)) is not None:
+        return [("call", program)]
     if name in (*CALLS, "eval_jaxpr"):
         return [("call", inner) for _, inner in inner_jaxprs(eqn) if fits(inner, eqn)][:1]
     return []

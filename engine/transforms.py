@@ -65,7 +65,7 @@ class Sample:
         function = customized(self.differentiated(given), self.stack.of_sample)
         found = dict(function({**fixed, **swept}, key))
         status = found.pop(STATUS)
-        return found, finite_or_failed(found, status)
+        return found, finite_or_failed(found, status, self.outputs)
 
     def values(self, given: Mapping[str, Any], of: Sequence[Leaf] = ()) -> Function:
         """The outputs, the leaves to be differentiated, and the status, without derivatives.
@@ -169,12 +169,27 @@ def outputs_of(values: Mapping[str, Any], leaves: tuple[Leaf, ...]) -> dict[str,
     return {leaf.name: jax.random.key_data(found[leaf.name]) if leaf.prng else found[leaf.name] for leaf in leaves}
 
 
-def finite_or_failed(found: Mapping[str, jax.Array], status: jax.Array) -> jax.Array:
-    """The status of the store (int8): what stages report first, then `nonfinite`, then `ok`."""
+def finite_or_failed(found: Mapping[str, jax.Array], status: jax.Array, outputs: Sequence[Leaf]) -> jax.Array:
+    """The status of the store (int8): what stages report first, then `nonfinite`, also of a number that is too large to be
+    believed, then `ok`.
+
+    Args:
+        found: the outputs and derivatives.
+        status: what stages report.
+        outputs: what is known of the outputs: the output that says where the padding of another begins, the largest values.
+    """
+    lengths = {leaf.name: leaf.length for leaf in outputs if leaf.length}
+    largest = {leaf.name: leaf.max_abs for leaf in outputs if leaf.max_abs is not None}
     finite = jnp.array(True)
-    for value in found.values():
+    for name, value in found.items():
         if jnp.issubdtype(value.dtype, jnp.inexact):
-            finite &= jnp.all(jnp.isfinite(value))
+            good = jnp.isfinite(value) & (jnp.abs(value) <= largest.get(name, jnp.inf))
+            if name in lengths:
+                padding = jnp.arange(value.shape[0]) >= found[lengths[name]]
+                good |= padding.reshape(-1, *(1,) * (value.ndim - 1))
+            finite &= jnp.all(good)
+        elif name in largest:
+            finite &= jnp.all(jnp.abs(value) <= largest[name])
     return jnp.where(status != 0, status, jnp.where(finite, 1, NONFINITE)).astype(jnp.int8)
 
 

@@ -195,6 +195,8 @@ def in_words(value: Any) -> str:
     """Shapes and dtypes as an error shows them: `float64[201]`, `{x: float64[201], v: float64[201]}`."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {in_words(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, type):
+        return value.__name__
     if hasattr(value, "_fields") or (dataclasses.is_dataclass(value) and not is_array(value)):
         return (
             f"{type(value).__name__}("

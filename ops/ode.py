@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import diffrax
@@ -20,37 +20,26 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
-from jax.extend.core import jaxprs_in_params
-from jax.interpreters.partial_eval import dce_jaxpr
 
-from ops.adjoints import ADJOINTS, current_adjoint, is_differentiated
+from ops import ensemble
+from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
+from ops.bisection import Bisection
+from ops.forcing import known
+from ops.guards import BEYOND, BoundedSteps, guarded, within
+from ops.interpolation import Interpolation, interpolation
+from ops.jumps import examine, find_jumps
+from ops.methods import METHODS as METHODS
+from ops.methods import Separable as Separable
+from ops.methods import Solver as Solver
+from ops.methods import Split as Split
+from ops.methods import VectorField, Whole, in_parts
+from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
 from ops.spelling import nearest
-
-VectorField = Callable[[Any, Any, Any], Any]
-
-METHODS: dict[str, type[diffrax.AbstractSolver[Any]]] = {
-    "euler": diffrax.Euler,
-    "heun": diffrax.Heun,
-    "midpoint": diffrax.Midpoint,
-    "ralston": diffrax.Ralston,
-    "bosh3": diffrax.Bosh3,
-    "tsit5": diffrax.Tsit5,
-    "dopri5": diffrax.Dopri5,
-    "dopri8": diffrax.Dopri8,
-    "implicit_euler": diffrax.ImplicitEuler,
-    "kvaerno3": diffrax.Kvaerno3,
-    "kvaerno4": diffrax.Kvaerno4,
-    "kvaerno5": diffrax.Kvaerno5,
-}
-"""The methods by name: explicit Runge-Kutta pairs, then the implicit ones for stiff problems."""
+from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
-
-PROBE_SLACK = 10.0
-"""How much larger than the state's the error of a tangent may be in one step: derivatives get about a digit less than values."""
 
 OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 """Codes of `Solution.status`."""
@@ -60,8 +49,11 @@ class Solution(NamedTuple):
     """What `solve` returns; a pytree.
 
     `t` is the array of times asked for, or the time of the state `y`; `y` has a leading time axis with `ts`, else is the final state;
-    `status` (int32) is 0, or 2 out of steps, 3 not finite, 4 failed otherwise; `steps` (int32) counts accepted and rejected steps;
-    `event_time` is when the event stopped the solve, NaN if it did not, None if there is no event.
+    `status` (int32) is 0, or 2 out of steps, 3 not finite (or above `max_abs`), 4 failed otherwise; `steps` (int32) counts accepted
+    and rejected steps; `event_time` is when the event stopped the solve, NaN if it did not, None if there is no event.
+
+    `accepted` and `rejected` (int32) are the two counts; `length` (int32) says how many of the times hold a state where not all need
+    to, with `ts="steps"` or an event, and is None elsewhere; `interpolation` is the solution as a function of time, with `dense`.
     """
 
     t: jax.Array
@@ -69,98 +61,14 @@ class Solution(NamedTuple):
     status: jax.Array
     steps: jax.Array
     event_time: jax.Array | None = None
-
-
-@dataclass(frozen=True)
-class Solver:
-    """A method with its settings. Static: frozen, hashes by value, so that equal settings never recompile.
-
-    Raises:
-        ValueError: a setting is out of its range; the message names it.
-
-    >>> Solver("dopri8", rtol=1e-9).rtol
-    1e-09
-    """
-
-    method: Any = "tsit5"
-    """A name of `METHODS`, or a diffrax solver."""
-
-    rtol: float = 1e-6
-    """Relative tolerance of one step."""
-
-    atol: float = 1e-9
-    """Absolute tolerance of one step, in the units of the state."""
-
-    max_steps: int = 65_536
-    """Steps, accepted and rejected, after which a solve gives up."""
-
-    dt0: float | None = None
-    """First step size; None for an estimate (Hairer, Norsett, Wanner, Solving ODEs I, II.4)."""
-
-    step: float | None = None
-    """A fixed step size; None for adaptive steps."""
-
-    adjoint: Any = "auto"
-    """auto | forward | checkpointed | direct | backsolve, or a diffrax adjoint."""
-
-    checkpoints: int | None = None
-    """States that a checkpointed reverse pass keeps at most: fewer take less memory and more time; None for about sqrt(2 max_steps)."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.method, str) and self.method not in METHODS:
-            raise ValueError(
-                f"`solver.method` must be one of {', '.join(METHODS)}, but is {self.method!r}.{nearest(self.method, METHODS)}"
-            )
-        if not isinstance(self.method, str | diffrax.AbstractSolver):
-            raise ValueError(f"`solver.method` must be a name or a diffrax solver, but is {self.method!r}.")
-        for name in ("rtol", "atol"):
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ValueError(f"`solver.{name}` must be a number of at least 0, but is {value!r}. Write 1e-6, say.")
-        if self.rtol == 0 and self.atol == 0:
-            raise ValueError("`solver.rtol` must be positive where atol is 0, but both are 0. Write rtol: 1e-6, say.")
-        for name in ("max_steps", "checkpoints"):
-            value = getattr(self, name)
-            if value is None and name == "checkpoints":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                also = ", or null" if name == "checkpoints" else ""
-                raise ValueError(f"`solver.{name}` must be a positive integer{also}, but is {value!r}. Write 64, say.")
-        for name in ("dt0", "step"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"`solver.{name}` must be a positive number, or null, but is {value!r}.")
-        if isinstance(self.adjoint, str) and self.adjoint not in (*ADJOINTS, "auto"):
-            raise ValueError(
-                f"`solver.adjoint` must be one of auto, {', '.join(ADJOINTS)}, but is {self.adjoint!r}."
-                f"{nearest(self.adjoint, (*ADJOINTS, 'auto'))}"
-            )
-        if self.checkpoints is not None and self.adjoint not in ("auto", "checkpointed"):
-            raise ValueError(
-                f"`solver.checkpoints` must be null with an adjoint that keeps none, but is {self.checkpoints}, and adjoint is "
-                f"{self.adjoint!r}. Write adjoint: checkpointed."
-            )
-        if self.step is None and not isinstance(self.scheme, diffrax.AbstractAdaptiveSolver):
-            name = self.method if isinstance(self.method, str) else type(self.method).__name__
-            raise ValueError(
-                f"`solver.step` must be given for {name}, which has no error estimate, but is null. Write a step size."
-            )
-
-    @property
-    def scheme(self) -> diffrax.AbstractSolver[Any]:
-        """The diffrax solver, its root finder tied to the tolerances if it is implicit."""
-        if not isinstance(self.method, str):
-            solver: diffrax.AbstractSolver[Any] = self.method
-            return solver
-        kind = METHODS[self.method]
-        if issubclass(kind, diffrax.AbstractImplicitSolver):
-            root_finder = diffrax.VeryChord(rtol=max(self.rtol, 1e-14), atol=max(self.atol, 1e-300))
-            return kind(root_finder=root_finder)
-        return kind()
+    accepted: jax.Array | None = None
+    rejected: jax.Array | None = None
+    length: jax.Array | None = None
+    interpolation: Interpolation | None = None
 
 
 def solve(
-    vector_field: VectorField,
+    vector_field: Any,
     y0: Any,
     args: Any = None,
     *,
@@ -168,24 +76,36 @@ def solve(
     t1: Any = None,
     ts: Any = None,
     solver: Any = Solver(),
-    jumps: Any = (),
+    jumps: Any = None,
     event: Callable[[Any, Any, Any], Any] | None = None,
+    dense: bool = False,
     **settings: Any,
 ) -> Solution:
     """Integrate `dy/dt = vector_field(t, y, args)` from `y(t0) = y0`.
 
     Args:
         vector_field: of time (scalar), state and args; returns the state's structure. For a state that is one array it may
-            return a list of numbers, as with SciPy.
-        y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays.
-        args: any pytree, handed to the vector field.
+            return a list of numbers, as with SciPy. A pair `(explicit, implicit)` of such functions, whose sum it is, for a method
+            that takes only the second part implicitly; a pair `(velocity, force)` for a symplectic one, of a state `(q, p)` with
+            `q' = velocity(t, p, args)` and `p' = force(t, q, args)`. Every method takes a `Split` or a `Separable`.
+        y0: initial state, any pytree of real or complex arrays; numbers and lists of numbers become arrays. The tolerances hold for
+            real and imaginary parts.
+        args: any pytree, handed to the vector field. A forcing of `ops.forcing` anywhere in it tells of its own jumps.
         t0: start time.
         t1: end time; gives the final state. It may lie before `t0`, or be equal to it.
-        ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis.
+        ts: times at which the state is returned, in the order of integration; gives leaves with a leading time axis. The solve ends
+            at the last of them, or at `t1` if that is given too. Between the ends of steps the states, and their derivatives by
+            these times, are those of the method's interpolation: ten times the error and more for methods of high order at tight
+            tolerances. With the times in `jumps` too, steps end there.
+            "steps" for the start and the end of each step up to `t1`: `max_steps + 1` times, of which the first `length` hold a state
+            and the others are NaN.
         solver: a `Solver`, the name of a method, or a diffrax solver.
-        jumps: times at which the vector field is discontinuous: no step crosses them.
+        jumps: times at which the vector field is discontinuous, beside those of forcings: no step crosses them, and the solution
+            may be differentiated by them. `()` says that there are none. Of several declared at one time the derivatives are by
+            the first; forcings have their own.
         event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
             sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
+        dense: whether to keep every step, for `interpolation`. This and "steps" take the memory of `max_steps` states.
         settings: fields of `Solver`, which win over those in `solver`.
 
     Returns:
@@ -201,63 +121,133 @@ def solve(
     chosen = _solver(solver, settings)
     adjoint = _adjoint(chosen)
     backsolves = isinstance(adjoint, diffrax.BacksolveAdjoint)
+    every_step = isinstance(ts, str)
     _check_times(t0, t1, ts)
-    y0, args = _as_arrays(y0), _as_arrays(args)
+    vector_field = in_parts(vector_field, chosen.scheme).each(_stacking)
+    separable = isinstance(vector_field, Separable)
+    y0, args = _as_arrays(tuple(y0) if separable and isinstance(y0, list) else y0), _as_arrays(args)
     time_dtype = jnp.result_type(float)
     start = jnp.asarray(t0, time_dtype)
-    times = None if ts is None else jnp.asarray(ts, time_dtype)
-    end = jnp.asarray(t1, time_dtype) if times is None else times[-1]
-    vector_field = _stacking(vector_field)
-    y0 = _promoted(vector_field, start, y0, args)
-    _warn_of_precision(chosen, y0)
+    times = None if ts is None or every_step else jnp.asarray(ts, time_dtype)
+    end = jnp.asarray(t1, time_dtype) if times is None or t1 is not None else times[-1]
+    span = t0, _last(ts if t1 is None else t1)
+    driven = find_jumps(args, (), (), start, end, span)
+    y0, traced = _promoted(vector_field, start, y0, driven.args)
+    inner = _inner_jumps(traced, start, y0, jumps)
+    declared = jnp.asarray(() if jumps is None else jumps, time_dtype)
+    if inner or declared.size:
+        driven = find_jumps(args, inner, declared, start, end, span)
+        vector_field = vector_field.each(driven.field)
+    _check_precision(chosen, y0, span)
+    args, between = driven.args, driven.jumps
     if backsolves:
-        start, end, times = _not_differentiated(start, end, times, event)
+        _check_backsolve(vector_field, ts, event, dense)
+        if between is not None:
+            raise ValueError(
+                "`jumps` must be left out with adjoint backsolve, which integrates backwards over none, but the vector field has some. "
+                "Write adjoint: checkpointed."
+            )
+        start, end, times = _not_differentiated(start, end, times)
         vector_field, args = _without_closure(vector_field, start, y0, args)
-    sound = _sound(y0, args, start, end if times is None else times)
+    sound = _sound(y0, args, start, end, times)
     last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
-    state, field = y0, vector_field
-    of_state: Callable[[Any], Any] = lambda state: state  # noqa: E731
-    norm: Callable[[Any], Any] = optimistix.rms_norm
-    if is_differentiated() and not backsolves:
-        state, field, of_state, norm = _with_probe(vector_field, start, y0, args, chosen)
+    y0, vector_field, whole = _in_reals(vector_field, y0)
+    probed = alone(y0, vector_field)
+    if is_differentiated() and chosen.step is None and not backsolves and not separable:
+        probed = with_tangent(vector_field, start, y0, args, chosen)
+
+    def of_state(state: Any) -> Any:
+        return whole(probed.of_state(state))
+
     asked = None if times is None else jnp.where(sound, times, start)
+    if not (event or dense or every_step or backsolves) and _pools(chosen, between):
+        program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
+        if ensemble.fits(program, chosen.scheme):
+            y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
+            y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
+            status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)
+            kept = _where(status == OK, y, jnp.nan)
+            return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
     found = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
-        chosen.scheme,
+        probed.field.terms(),
+        chosen.scheme if between is None else Between(chosen.scheme, between),
         start,
         last,
         _first_step(chosen, start, end),
-        state,
+        probed.state,
         args,
-        saveat=_saved_at(asked, of_state, backsolves),
-        stepsize_controller=_controller(chosen, jumps, time_dtype, None if event is None else last - start, norm),
+        saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
+        stepsize_controller=_controller(
+            chosen, between, None if event is None else last - start, probed.norm, of_state, asked
+        ),
         adjoint=adjoint,
-        event=None if event is None else _event(event, chosen, of_state),
+        event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state, whole),
         max_steps=chosen.max_steps,
         throw=False,
     )
     stopped = found.result == diffrax.RESULTS.event_occurred
     saved_ts, saved_ys = ([found.ts] * 2, [found.ys] * 2) if backsolves else (found.ts, found.ys)
     stop = saved_ts[0][0]
-    if times is None:
+    reached = saved_ts[1] if every_step or (times is not None and event is not None) else None
+    if ts is None:
         y = jax.tree_util.tree_map(lambda leaf: leaf[0], saved_ys[0])
-        y = _moved_by_its_ends(vector_field, y, y0, start, end, args)
-        reached = None
     else:
-        y, reached = saved_ys[1], saved_ts[1] if event is not None else None
-        if reached is not None:  # times after the event hold no state
+        y = saved_ys[1]
+        if reached is not None:  # no state at times after the event, or beyond the last step
             y = _where(jnp.isfinite(reached), y, jnp.nan)
-    status = jnp.where(sound, _status(found.result, y, reached), NONFINITE)
+    if not every_step:
+        y = _moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args)
+    y = whole(y)
+    status = jnp.where(sound, _status(found.result, y, reached, chosen.max_abs), NONFINITE)
     fine = status == OK
     event_time = None if event is None else jnp.where(stopped & fine, stop, jnp.nan)
-    steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
     at = end if event is None else jnp.where(stopped & fine, stop, end)
-    return Solution(at if times is None else times, _where(fine, y, jnp.nan), status, steps, event_time)
+    steps, accepted, rejected = (
+        jnp.asarray(found.stats[f"num_{kind}steps"], jnp.int32) for kind in ("", "accepted_", "rejected_")
+    )
+    held = None if reached is None else jnp.isfinite(reached) & fine
+    taken = jnp.where(held, reached, jnp.nan) if held is not None and reached is not None else at
+    return Solution(
+        taken if times is None else times,
+        _where(fine, y, jnp.nan),
+        status,
+        steps,
+        event_time,
+        accepted,
+        rejected,
+        None if held is None else jnp.sum(held, dtype=jnp.int32),
+        interpolation(found.interpolation, at, fine, of_state) if dense else None,
+    )
 
 
-def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:
-    """Whether a solve can begin: a finite state and finite times, and no NaN among the arguments."""
-    good = jnp.isfinite(start) & jnp.all(jnp.isfinite(ends))
+def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
+    """The jumps of each forcing that a traced vector field closes over or builds.
+
+    Raises:
+        ValueError: the jumps of a forcing depend on time or state.
+    """
+    found = examine(traced, start, y0)
+    if any(jump is None for jump in found.jumps):
+        raise ValueError(
+            "`vector_field` must not use a forcing whose jumps are known only at each time or state, or within a loop, but does. "
+            "Put it into args; use `event` for what the state decides."
+        )
+    if found.compared and declared is None:
+        warnings.warn(
+            f"`jumps` should hold the times at which vector_field jumps, but is left out, and the time is compared in "
+            f"{', '.join(found.compared[:3])}: a step may pass over a short pulse unseen. Put a forcing of ops.forcing into args, "
+            "or write jumps=[...], empty if there is none.",
+            stacklevel=3,
+        )
+    return found.jumps
+
+
+def _sound(y0: Any, args: Any, start: jax.Array, end: jax.Array, times: jax.Array | None) -> jax.Array:
+    """Whether a solve can begin: a finite state, finite times in order, and no NaN among the arguments."""
+    good = jnp.isfinite(start) & jnp.isfinite(end)
+    if times is not None:
+        way = jnp.concatenate([start[None], times, end[None]]) * jnp.where(end < start, -1, 1)
+        good &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(way) >= 0)
     for leaf in jax.tree_util.tree_leaves(y0):
         good &= jnp.all(jnp.isfinite(leaf))
     for leaf in jax.tree_util.tree_leaves(args):
@@ -266,49 +256,85 @@ def _sound(y0: Any, args: Any, start: jax.Array, ends: jax.Array) -> jax.Array:
     return good
 
 
-def _moved_by_its_ends(vector_field: VectorField, y: Any, y0: Any, start: jax.Array, end: jax.Array, args: Any) -> Any:
-    """The state after an empty interval, which moves with its ends though no step is taken: dy/dt1 = f, dy/dt0 = -f.
+def _moved_by_its_ends(field: VectorField, y: Any, y0: Any, start: Any, end: Any, at: jax.Array, args: Any) -> Any:
+    """The states after an empty interval, which move with its ends though no step is taken: dy/dt1 = f, dy/dt0 = -f.
 
     The slope is that at the start, which a solve looks at anyway: elsewhere its derivative might be no number.
     """
     empty = start == end
-    slope = vector_field(start, y0, args)
+    slope = field(start, y0, args)
 
     def shift(leaf: Any, rate: Any) -> Any:
-        return leaf + jnp.where(empty & jnp.isfinite(rate), rate, 0) * (end - start).astype(leaf.real.dtype)
+        rate = jnp.where(empty & jnp.isfinite(rate), rate, 0)
+        return leaf + rate * (at - start).astype(leaf.real.dtype).reshape(at.shape + (1,) * rate.ndim)
 
     return jax.tree_util.tree_map(shift, y, slope)
 
 
-def _not_differentiated(start: Any, end: Any, times: Any, event: Any) -> tuple[Any, Any, Any]:
-    """The times, whose derivatives a backward solve does not give.
+def _in_reals(vector_field: Any, y0: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """The state with complex numbers as pairs of real ones, its vector field, and what makes the state whole.
+
+    A field that conjugates, say, has no Jacobian over the complex numbers for Newton's method; and diffrax takes no state that is
+    complex in part.
+    """
+    split = jax.tree_util.tree_map(jnp.iscomplexobj, y0)
+    if not any(jax.tree_util.tree_leaves(split)):
+        return y0, vector_field, same
+
+    def apart(tree: Any) -> Any:
+        return jax.tree_util.tree_map(lambda s, x: jnp.stack([x.real, x.imag], -1) if s else x, split, tree)
+
+    def whole(tree: Any) -> Any:
+        return jax.tree_util.tree_map(lambda s, x: x[..., 0] + 1j * x[..., 1] if s else x, split, tree)
+
+    def real(part: VectorField) -> VectorField:
+        return lambda t, y, args: apart(jax.tree_util.tree_map(_like, whole(y), part(t, whole(y), args)))
+
+    return apart(y0), vector_field.each(real), whole
+
+
+def _like(leaf: Any, rate: Any) -> Any:
+    """A rate in the dtype of its state."""
+    return jnp.asarray(rate, leaf.dtype)
+
+
+def _check_backsolve(field: Any, ts: Any, event: Any, dense: bool) -> None:
+    """A backward solve does not do everything.
 
     Raises:
-        ValueError: there is an event, which is such a time too.
+        ValueError: it is asked for what it does not do.
     """
-    if event is not None:
-        raise ValueError(
-            "`event` must be left out with adjoint backsolve, which has no derivative of its time, but is given. "
-            "Write adjoint: checkpointed."
-        )
-
-    def still(name: str, value: Any) -> Any:
-        message = f"`{name}` must not be differentiated with adjoint backsolve, but is. Write adjoint: checkpointed."
-        return eqxi.nondifferentiable(value, msg=message)
-
-    if times is not None:
-        times = still("ts", times)
-        return still("t0", start), times[-1], times
-    return still("t0", start), still("t1", end), None
+    for name, asked, why in (
+        ("event", event is not None, "has no derivative of its time, but is given"),
+        ("dense", dense, "keeps no steps, but is true"),
+        ("ts", isinstance(ts, str), "keeps no steps, but is 'steps'"),
+        ("vector_field", not isinstance(field, Whole), "takes it whole, but is in parts"),
+    ):
+        if asked:
+            raise ValueError(
+                f"`{name}` must be left out with adjoint backsolve, which {why}. Write adjoint: checkpointed."
+            )
 
 
-def _without_closure(vector_field: VectorField, start: Any, y0: Any, args: Any) -> tuple[VectorField, Any]:
+def _not_differentiated(start: Any, end: Any, times: Any) -> tuple[Any, Any, Any]:
+    """The times, whose derivatives a backward solve does not give."""
+    start, end = _still("t0", start), _still("t1" if times is None else "ts", end)
+    return start, end, None if times is None else _still("ts", times)
+
+
+def _still(name: str, value: Any) -> Any:
+    """A value that a backward solve has no derivative by."""
+    message = f"`{name}` must not be differentiated with adjoint backsolve, but is. Write adjoint: checkpointed."
+    return eqxi.nondifferentiable(value, msg=message)
+
+
+def _without_closure(field: Any, start: Any, y0: Any, args: Any) -> tuple[Whole, Any]:
     """The vector field with the arrays that it closes over among its arguments: a backward solve has derivatives by no others."""
-    field, held = jax.closure_convert(vector_field, start, y0, args)
-    return lambda t, y, both: field(t, y, both[0], *both[1]), (args, held)
+    closed, held = jax.closure_convert(field, start, y0, args)
+    return Whole(lambda t, y, both: closed(t, y, both[0], *both[1])), (args, held)
 
 
-def _saved_at(times: Any, of_state: Callable[[Any], Any], backsolves: bool) -> diffrax.SaveAt:
+def _saved_at(times: Any, of_state: Callable[[Any], Any], backsolves: bool, dense: bool) -> diffrax.SaveAt:
     """The end and the times asked for. A backward solve lets only one of them be saved, and takes the state as it is."""
     if backsolves:
         return diffrax.SaveAt(t1=True) if times is None else diffrax.SaveAt(ts=times)
@@ -317,93 +343,11 @@ def _saved_at(times: Any, of_state: Callable[[Any], Any], backsolves: bool) -> d
         return of_state(state)
 
     subs = [diffrax.SubSaveAt(t1=True, fn=save)]
-    return diffrax.SaveAt(subs=subs if times is None else [*subs, diffrax.SubSaveAt(ts=times, fn=save)])
-
-
-def _with_probe(
-    vector_field: VectorField, start: jax.Array, y0: Any, args: Any, solver: Solver
-) -> tuple[Any, VectorField, Callable[[Any], Any], Callable[[Any], Any]]:
-    """The state beside a tangent along a generic direction, integrated under error control too.
-
-    The step size follows the error of the state alone, so that a state at rest, or below `atol`, lets steps grow until its
-    derivatives are wrong by orders of magnitude. The tangent w (w' = J w + (df/dp) v) makes the steps resolve them; it feeds
-    nothing back. As in the full error control of sensitivities of CVODES (Serban and Hindmarsh, 2005), for one direction, and to
-    `PROBE_SLACK` times the tolerance: where the state itself needs the shorter steps, they stay as they are. A field without a
-    forward derivative (a custom_vjp, a callback) is integrated alone.
-
-    Returns:
-        The initial state, its vector field, what takes the state out again, and the norm of the error.
-    """
-    field, held = jax.closure_convert(vector_field, start, y0, args)
-    # The size at which both tolerances weigh alike.
-    ratio = solver.atol / solver.rtol if solver.atol > 0 and solver.rtol > 0 else 1.0
-    signs = np.random.default_rng(0)
-
-    def direction(leaf: Any) -> Any:
-        size = ratio * jnp.maximum(jnp.abs(jax.lax.stop_gradient(leaf)), 1.0)
-        return (size * signs.uniform(0.5, 1.0, leaf.shape) * signs.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
-
-    def tangent(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array | np.ndarray | float):
-            return None
-        leaf = jnp.asarray(leaf)
-        if jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return direction(leaf)
-        return np.zeros(leaf.shape, jax.dtypes.float0)
-
-    leaves, structure = jax.tree_util.tree_flatten((args, held))
-    along = [tangent(leaf) for leaf in leaves]
-    moving = [i for i, v in enumerate(along) if v is not None]
-
-    def slope(t: Any, y: Any, values: list[Any]) -> Any:
-        every = list(leaves)
-        for i, value in zip(moving, values, strict=True):
-            every[i] = value
-        inner, closed = jax.tree_util.tree_unflatten(structure, every)
-        return field(t, y, inner, *closed)
-
-    implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver)
-    hold: Any = (lambda y: y) if implicit else jax.lax.stop_gradient  # Newton's method needs the whole Jacobian
-
-    def augmented(t: Any, state: Any, _: Any) -> Any:
-        y, w = state
-        still = hold(y), jax.lax.stop_gradient([jnp.asarray(leaves[i]) for i in moving])
-        directions = [along[i] for i in moving]
-        _, dw = jax.jvp(lambda y, values: slope(jax.lax.stop_gradient(t), y, values), still, (w, directions))
-        return vector_field(t, y, args), dw
-
-    w0 = jax.tree_util.tree_map(direction, y0)
-    if not _goes_forward(augmented, start, (y0, w0)):
-        return y0, vector_field, lambda state: state, optimistix.rms_norm
-    return (y0, w0), augmented, lambda state: state[0], _norm_with_probe
-
-
-def _goes_forward(augmented: VectorField, start: jax.Array, state: Any) -> bool:
-    """Whether a field with tangents can be computed: JAX traces the tangent of a custom_vjp, and refuses to compile it."""
-    try:
-        traced = jax.make_jaxpr(lambda t, state: augmented(t, state, None))(start, state)
-    except (TypeError, NotImplementedError, ValueError):  # no forward derivative: a callback
-        return False
-    needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))
-    return not _applies(needed, "custom_lin")
-
-
-def _applies(jaxpr: Any, name: str) -> bool:
-    """Whether a program applies a primitive, in its loops and branches too."""
-    return any(
-        eqn.primitive.name == name or any(_applies(inner, name) for inner in jaxprs_in_params(eqn.params))
-        for eqn in jaxpr.eqns
-    )
-
-
-def _norm_with_probe(error: Any) -> Any:
-    """The larger of the state's error and the tangent's, which may be `PROBE_SLACK` times as large.
-
-    A tangent that is no number has no say: no step would be short enough, and the state may be fine.
-    """
-    of_state, of_tangent = error
-    tangent = optimistix.rms_norm(of_tangent) / PROBE_SLACK
-    return jnp.maximum(optimistix.rms_norm(of_state), jnp.where(jnp.isfinite(tangent), tangent, 0.0))
+    if isinstance(times, str):
+        subs.append(diffrax.SubSaveAt(t0=True, steps=1, fn=save))
+    elif times is not None:
+        subs.append(diffrax.SubSaveAt(ts=times, fn=save))
+    return diffrax.SaveAt(subs=subs, dense=dense)
 
 
 def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
@@ -419,10 +363,10 @@ def _solver(solver: Any, settings: dict[str, Any]) -> Solver:
 
 def _check_times(t0: Any, t1: Any, ts: Any) -> None:
     """Times that are known must make sense."""
-    if (t1 is None) == (ts is None):
-        raise ValueError(
-            "`t1` or `ts` must be given, one of them, but " + ("neither is." if t1 is None else "both are.")
-        )
+    if t1 is None and (ts is None or isinstance(ts, str)):
+        raise ValueError("`t1` or `ts` must be given, but neither is. Write the end time, or the times of the states.")
+    if isinstance(ts, str) and ts != "steps":
+        raise ValueError(f"`ts` must be a list of times, or 'steps', but is {ts!r}.")
     for name, time in (("t0", t0), ("t1", t1)):
         if isinstance(time, int | float) and not math.isfinite(time):
             raise ValueError(f"`{name}` must be a finite time, but is {time}. Write a number.")
@@ -433,7 +377,7 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
                 f"`t1` must differ from t0 in {dtype.__name__}, but {t0!r} and {t1!r} are one number there. Use float64, or count "
                 "time from a later origin."
             )
-    if ts is None or isinstance(ts, jax.core.Tracer):
+    if ts is None or isinstance(ts, str | jax.core.Tracer):
         return
     values = np.asarray(ts, float)
     if values.ndim != 1 or not values.size:
@@ -441,17 +385,28 @@ def _check_times(t0: Any, t1: Any, ts: Any) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         raise ValueError(f"`ts` must be finite, but ts[{bad[0]}] is {values[bad[0]]}.")
-    start = None if isinstance(t0, jax.core.Tracer) else float(t0)
-    backward = values[-1] < (values[0] if start is None else start)
-    steps = np.diff(values) * (-1 if backward else 1)
+    first, last = (None if (time := known(t)) is None else float(time) for t in (t0, t1))
+    backward = (values[-1] if last is None else last) < (values[0] if first is None else first)
+    sign = -1 if backward else 1
+    steps = np.diff(values) * sign
     if (steps < 0).any():
         i = int(np.flatnonzero(steps < 0)[0]) + 1
         order = "descending" if backward else "ascending"
         raise ValueError(f"`ts` must be {order}, but ts[{i}] = {values[i]} follows {values[i - 1]}. Sort the times.")
-    if start is not None and (values[0] - start) * (-1 if backward else 1) < 0:
+    if first is not None and (values[0] - first) * sign < 0:
         raise ValueError(
-            f"`ts` must not begin before t0 = {start}, but ts[0] is {values[0]}. Lower t0, or leave that time out."
+            f"`ts` must not begin before t0 = {first}, but ts[0] is {values[0]}. Lower t0, or leave that time out."
         )
+    if last is not None and (last - values[-1]) * sign < 0:
+        i = int(np.flatnonzero((last - values) * sign < 0)[0])
+        raise ValueError(
+            f"`ts` must not go beyond t1 = {last}, but ts[{i}] is {values[i]}. Leave t1 out, or that time."
+        )
+
+
+def _last(times: Any) -> Any:
+    """The last of some times, or the only one; it stays known while JAX traces."""
+    return times if isinstance(times, jax.core.Tracer) or not np.ndim(times) else np.ravel(np.asarray(times))[-1]
 
 
 def _as_arrays(tree: Any) -> Any:
@@ -484,8 +439,10 @@ def _stacking(vector_field: VectorField) -> VectorField:
     return field
 
 
-def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> Any:
-    """The initial state in the dtype of its own derivative.
+def _promoted(
+    vector_field: VectorField, t0: jax.Array, y0: Any, args: Any, name: str = "vector_field"
+) -> tuple[Any, Any]:
+    """The initial state in the dtype of its own derivative, and the vector field as it was traced to find that.
 
     Raises:
         ValueError: the vector field returns another structure, another shape, or complex values for a real state.
@@ -493,25 +450,21 @@ def _promoted(vector_field: VectorField, t0: jax.Array, y0: Any, args: Any) -> A
     if not jax.tree_util.tree_leaves(y0):
         raise ValueError("`y0` must hold at least one array, but is empty.")
     y0 = jax.tree_util.tree_map(lambda leaf: _inexact(jnp.asarray(leaf)), y0)
-    slope = jax.eval_shape(lambda t, y: vector_field(t, y, args), t0, y0)
+    traced, slope = jax.make_jaxpr(lambda t, y: vector_field(t, y, args), return_shape=True)(t0, y0)
     if _structure(y0) != _structure(slope):
         hint = " It returned None: is a `return` missing?" if slope is None else ""
-        raise ValueError(
-            f"`vector_field` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}"
-        )
+        raise ValueError(f"`{name}` must return the structure of y0, {_words(y0)}, but returned {_words(slope)}.{hint}")
 
     def promote(leaf: Any, rate: Any) -> Any:
         if leaf.shape != rate.shape:
-            raise ValueError(
-                f"`vector_field` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}."
-            )
+            raise ValueError(f"`{name}` must return the shapes of y0, {_words(y0)}, but returned {_words(slope)}.")
         if jnp.issubdtype(rate.dtype, jnp.complexfloating) and not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             raise ValueError(
-                "`y0` must be complex, but is real, and the vector field returns complex values. Write y0 * (1 + 0j)."
+                f"`y0` must be complex, but is real, and {name} returns complex values. Write y0 * (1 + 0j)."
             )
         return leaf.astype(jnp.result_type(leaf.dtype, rate.dtype))
 
-    return jax.tree_util.tree_map(promote, y0, slope)
+    return jax.tree_util.tree_map(promote, y0, slope), traced
 
 
 def _inexact(leaf: Any) -> Any:
@@ -531,8 +484,12 @@ def _structure(tree: Any) -> Any:
     return jax.tree_util.tree_structure(tree)
 
 
-def _warn_of_precision(solver: Solver, y0: Any) -> None:
-    """A tolerance below the rounding of the state cannot be met."""
+def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
+    """What rounding leaves no room for: a tolerance below that of the state, an interval that is short beside its times.
+
+    Raises:
+        ValueError: fixed steps are too many, or too short to move the time.
+    """
     dtype = jnp.result_type(*jax.tree_util.tree_leaves(y0))
     least = 8 * float(np.finfo(dtype).eps)
     if solver.step is None and solver.rtol < least:
@@ -541,6 +498,97 @@ def _warn_of_precision(solver: Solver, y0: Any) -> None:
             "Raise rtol, or use float64.",
             stacklevel=3,
         )
+    if any(known(t) is None for t in span):
+        return
+    start, end = (float(known(t)) for t in span)
+    clock = np.dtype(jnp.result_type(float))
+    resolved = float(np.finfo(clock).eps) * max(abs(start), abs(end))
+    length = abs(end - start)
+    if solver.step is None and resolved > max(solver.rtol, least) * length > 0:
+        warnings.warn(
+            f"`t0` should be nearer to 0, but is {start:g}: in {clock} times there are {resolved:.1e} apart, too coarse for an interval "
+            f"of {length:g} at rtol {solver.rtol:g}. Count time from a later origin, or use float64.",
+            stacklevel=3,
+        )
+    if isinstance(solver.step, int | float):
+        if solver.step < 2 * resolved:
+            raise ValueError(
+                f"`solver.step` must move the time, but is {solver.step:g}, and times near {max(abs(start), abs(end)):g} are "
+                f"{resolved:.1e} apart in {clock}. Raise step, or use float64."
+            )
+        count = math.ceil(length / solver.step * (1 - least))
+        if count > solver.max_steps:
+            raise ValueError(
+                f"`solver.max_steps` must be at least {count} for steps of {solver.step:g} over {length:g}, but is "
+                f"{solver.max_steps}. Raise max_steps, or step."
+            )
+
+
+def _pools(solver: Solver, jumps: Jumps | None) -> bool:
+    """Whether a pool of lanes may do the solve, as far as settings go."""
+    numbers = (solver.dtmin, solver.dtmax, solver.max_abs, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.safety)
+    known = all(isinstance(x, int | float | None) for x in (*numbers, solver.factormin, solver.factormax))
+    named = isinstance(solver.adjoint, str) and (solver.step is None or jumps is None)
+    bounded = solver.checkpoints is not None and _mode(solver) != "forward"  # diffrax keeps that bound of memory
+    return known and named and solver.icoeff > 0 and not bounded
+
+
+def _mode(solver: Solver) -> Any:
+    """The adjoint, with what `auto` means here."""
+    return current_adjoint() if solver.adjoint == "auto" else solver.adjoint
+
+
+def _in_pool(
+    solver: Solver, probed: Probed, program: Any, start: Any, last: Any, asked: Any, jumps: Jumps | None
+) -> tuple[Any, Any, tuple[Any, Any, Any]]:
+    """The state, how the solve ended, and its steps: in all, accepted, rejected."""
+    beside = probed.of_state(probed.state) is not probed.state
+    steps = ensemble.Steps(
+        solver.rtol, solver.atol, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.factormin, solver.factormax,
+        solver.safety, solver.dtmin, solver.dtmax, solver.max_abs, solver.step is not None, PROBE_SLACK if beside else None,
+    )  # fmt: skip
+    scheme = solver.scheme
+    order = float(scheme.error_order(diffrax.ODETerm(probed.field)) or 1)
+    size: Any = solver.dt0 if solver.step is None else solver.step
+    if size is None:
+        sign = jnp.where(last < start, -1, 1).astype(start.dtype)
+
+        def wrapped(t: Any, state: Any) -> Any:
+            t = t if jumps is None else jnp.clip(t, *jumps.around(sign * start))
+            found = jax.core.eval_jaxpr(program.jaxpr, program.consts, sign * t, *jax.tree_util.tree_leaves(state))
+            slope = jax.tree_util.tree_unflatten(_structure(state), found)
+            return jax.tree_util.tree_map(lambda x: sign.astype(x.real.dtype) * x, slope)
+
+        still = jax.lax.stop_gradient((sign * start, sign * last, probed.state))
+        size = first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm)
+        size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
+        size = jax.lax.stop_gradient(size if solver.dtmin is None else jnp.maximum(size, solver.dtmin))
+    found, saved = ensemble.solve(
+        program,
+        scheme,
+        steps,
+        probed.state,
+        t0=start,
+        t1=last,
+        first=jnp.asarray(size, start.dtype),
+        ts=asked,
+        jumps=None
+        if jumps is None
+        else tuple(jnp.asarray(x, start.dtype) for x in (jumps.times, jumps.margin, jumps.first, jumps.last)),
+        max_steps=solver.max_steps,
+        order=order,
+        reverse=_mode(solver) != "forward",
+    )
+    if saved is not None:  # in an empty interval no step passes a time
+        saved = jax.tree_util.tree_map(lambda all, y: jnp.where(start == last, y, all), saved, found.y)
+    return found.y if saved is None else saved, found.phase, (found.steps, found.accepted, found.steps - found.accepted)
+
+
+def _judged(phase: Any, y: Any, max_abs: Any) -> jax.Array:
+    """The code of the end of a lane."""
+    sound = within(y, jnp.inf if max_abs is None else max_abs)
+    failed = jnp.where(phase == ensemble.MAX_STEPS, MAX_STEPS, jnp.where(phase == ensemble.BEYOND, NONFINITE, FAILED))
+    return jnp.where(phase == ensemble.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
 
 
 def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
@@ -549,28 +597,31 @@ def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
     return None if size is None else jnp.where(end < start, -size, size).astype(start.dtype)
 
 
-def _controller(solver: Solver, jumps: Any, dtype: Any, watched: Any, norm: Callable[[Any], Any]) -> Any:
-    """Fixed or adaptive steps; adaptive ones stop at the jumps, and are short in an interval watched for an event."""
-    count = len(jumps) if isinstance(jumps, Sequence) else jnp.size(jumps)
+def _controller(
+    solver: Solver,
+    jumps: Jumps | None,
+    watched: Any,
+    norm: Callable[[Any], Any],
+    of_state: Callable[[Any], Any],
+    times: jax.Array | None,
+) -> Any:
+    """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event.
+
+    Those of Kvaerno's method of order 5 end at the times asked for: diffrax interpolates them by a cubic, whose error is a thousand
+    times the tolerance.
+    """
     if solver.step is not None:
-        if count:
-            raise ValueError(
-                "`jumps` must be left out with a fixed step, but are given: a fixed step would cross them. Leave out step."
-            )
-        return diffrax.ConstantStepSize()
+        return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
-    pid = diffrax.PIDController(rtol=solver.rtol, atol=solver.atol, dtmax=longest, norm=norm)
-    if not count:
-        return pid
-    times = (
-        jnp.stack([jnp.asarray(t, dtype) for t in jumps]) if isinstance(jumps, Sequence) else jnp.asarray(jumps, dtype)
-    )
-    return diffrax.ClipStepSizeController(pid, jump_ts=jnp.ravel(times))
+    steps: Any = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
+    if times is not None and isinstance(solver.scheme, diffrax.Kvaerno5):
+        steps = diffrax.ClipStepSizeController(steps, step_ts=jax.lax.stop_gradient(times))
+    return steps if jumps is None else adaptive_between(steps, jumps)
 
 
 def _adjoint(solver: Solver) -> Any:
     """The diffrax adjoint."""
-    name = current_adjoint() if solver.adjoint == "auto" else solver.adjoint
+    name = _mode(solver)
     if name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint):
         warnings.warn(
             "`solver.adjoint` should be checkpointed or auto, but is backsolve, which integrates the state backwards: its gradients "
@@ -586,35 +637,51 @@ def _adjoint(solver: Solver) -> Any:
     return made[name]() if isinstance(name, str) else name
 
 
-def _event(event: Callable[[Any, Any, Any], Any], solver: Solver, of_state: Callable[[Any], Any]) -> Any:
-    """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes."""
+def _event(
+    event: Callable[[Any, Any, Any], Any],
+    field: VectorField,
+    start: Any,
+    end: Any,
+    y0: Any,
+    args: Any,
+    of_state: Callable[[Any], Any],
+    whole: Callable[[Any], Any],
+) -> Any:
+    """A diffrax event whose time is found as the root of `event`, inside the step in which its sign changes.
+
+    Where it is zero at the start it has the sign that it is about to take. (diffrax counts time forward in a backward solve.)
+    """
     parameters = inspect.signature(event).parameters
     if len(parameters) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         raise ValueError(f"`event` must take (t, y, args), but takes ({', '.join(parameters)}).")
 
-    def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
-        value = jnp.asarray(event(t, of_state(y), args))
+    def watched(t: Any, y: Any, args: Any) -> Any:
+        value = jnp.asarray(event(t, y, args))
         if value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(
                 f"`event` must return a real scalar that crosses zero, but returned {value.dtype}{list(value.shape)}."
             )
         return value
 
-    return diffrax.Event(condition, optimistix.Bisection(rtol=min(solver.rtol, 1e-10), atol=1e-14))  # type: ignore[call-arg]
+    way = jnp.where(end < start, -1, 1).astype(start.dtype)
+    slope = field(start, y0, args)
+    first, leaving = jax.jvp(lambda t, y: watched(t, whole(y), args), (start, y0), (jnp.ones_like(start), slope))
+    first = jax.lax.stop_gradient(jnp.where(first == 0, way.astype(first.dtype) * leaving, first))
+
+    def condition(t: Any, y: Any, args: Any, **_: Any) -> Any:
+        return jnp.where(t == way * start, first, watched(way * t, of_state(y), args))
+
+    return diffrax.Event(condition, Bisection())  # type: ignore[call-arg]
 
 
-def _status(result: Any, y: Any, saved: Any) -> jax.Array:
-    """The code of a result; values that are not finite make a success a failure."""
-    finite = jnp.array(True)
-    for leaf in jax.tree_util.tree_leaves(y):
-        good = jnp.isfinite(leaf)
-        if saved is not None:
-            good |= ~jnp.isfinite(saved).reshape(-1, *(1,) * (leaf.ndim - 1))
-        finite &= jnp.all(good)
+def _status(result: Any, y: Any, saved: Any, max_abs: Any) -> jax.Array:
+    """The code of a result; values that are not finite, or too large, make a success a failure."""
+    bound = jnp.inf if max_abs is None else max_abs
+    held = y if saved is None else _where(jnp.isfinite(saved), y, 0.0)
     fine = (result == diffrax.RESULTS.successful) | (result == diffrax.RESULTS.event_occurred)
     spent = result == diffrax.RESULTS.max_steps_reached
-    code = jnp.where(fine, jnp.where(finite, OK, NONFINITE), jnp.where(spent, MAX_STEPS, FAILED))
-    return code.astype(jnp.int32)
+    failed = jnp.where(spent, MAX_STEPS, jnp.where(result == BEYOND, NONFINITE, FAILED))
+    return jnp.where(fine, jnp.where(within(held, bound), OK, NONFINITE), failed).astype(jnp.int32)
 
 
 def _where(keep: jax.Array, tree: Any, other: float) -> Any:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ops.ode import Solver, solve
+from ops.statistics import Lyapunov, lyapunov_flow
 
 
 class State(NamedTuple):
@@ -61,3 +62,19 @@ def path(
 def extent(y: State) -> jax.Array:
     """The largest distance from the origin."""
     return jnp.max(jnp.sqrt(y.x**2 + y.y**2 + y.z**2))
+
+
+def exponents(
+    sigma: Any,
+    rho: Any,
+    beta: Any,
+    start: Any,
+    *,
+    t1: float = 200.0,
+    transient: float = 20.0,
+    solver: Solver = Solver(),
+) -> Lyapunov:
+    """The three Lyapunov exponents, averaged from `transient` to `t1`; their sum is -(sigma + 1 + beta), the divergence."""
+    state = State(start[0], start[1], start[2])
+    args = sigma, rho, beta
+    return lyapunov_flow(vector_field, state, args, t1=t1, transient=transient, interval=0.5, count=3, solver=solver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -31,6 +32,23 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
+
+
+gc.set_threshold(
+    300_000, 20, 100
+)  # tracing makes many objects that live for long: looking through them takes a tenth of the time
+
+SLOW = Path(__file__).parent / "slow.txt"
+"""Tests that take more than some five seconds of a core, beside those that are marked where they stand; `--durations` tells."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow."""
+    listed = set(SLOW.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

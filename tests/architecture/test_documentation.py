@@ -55,7 +55,7 @@ def test_examples_are_true(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_python_api_has_an_example_each() -> None:
     import engine
 
-    functions = [getattr(engine, name) for name in ("load", "run", "open_store")]
+    functions = [getattr(engine, name) for name in ("load", "run", "converge", "open_store")]
     assert [f.__name__ for f in functions if ">>> " not in f.__doc__] == []
     assert engine.Plan.__doc__
     assert ">>> " in engine.Plan.__doc__

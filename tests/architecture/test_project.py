@@ -57,3 +57,12 @@ def test_scripts_can_be_executed() -> None:
     """The commands that the documentation names can be started as they are written there."""
     scripts = [Path("scripts", name) for name in ("setup", "run", "test", "readme_commands")] + [Path(".ci/run")]
     assert [str(path) for path in scripts if not (REPOSITORY / path).stat().st_mode & 0o100] == []
+
+
+def test_every_test_that_is_listed_as_slow_exists() -> None:
+    lines = (REPOSITORY / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
+    assert lines == sorted(set(lines))
+    for line in lines:
+        file, _, name = line.partition("::")
+        text = (REPOSITORY / file).read_text(encoding="utf-8")
+        assert f"def {name.partition('[')[0]}(" in text, line

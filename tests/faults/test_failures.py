@@ -256,3 +256,55 @@ def test_the_first_exception_is_told(lookup: Project) -> None:
         "the nominal point": words.replace("0.36", "0.40")
     }
     assert f"raised at the nominal point: {words.replace('0.36', '0.40')}" in "\n".join(purity_lines(purity))
+
+
+def test_a_value_beyond_max_abs_is_a_failure_with_a_reason(project: Project) -> None:
+    """exp(20) is no answer where at most 1e6 makes sense; exp(800) is none anywhere; the derivative has no limit."""
+    project.model("""\
+        import jax.numpy as jnp
+
+
+        def f(a, b):
+            return {"x": jnp.exp(a), "v": jnp.stack([b, -2 * b]), "n": jnp.round(a).astype(int)}
+    """).yaml("""\
+        defaults: [engine, _self_]
+        name: big
+        parameters: {a: 1.0, b: 1.0}
+        stages: {f: {_target_: model.f}}
+        outputs: {x: {from: f.x, max_abs: 1e6}, v: f.v, n: {from: f.n, max_abs: 20}}
+        sweep: {axes: {a: [1.0, 13.0, 20.0, 21.0, 800.0]}}
+        derivatives: {d: {of: x, wrt: a}}
+    """)
+    summary = project.summary("execution.chunk=2")
+    assert summary.counts == {"nonfinite": 3, "ok": 2}
+    said = [str(one) for one in summary.nonfinite]
+    assert said[:2] == [
+        "x is not finite in 1 sample, first sample 4 (a=800)",
+        "x is beyond its max_abs of 1e+06 in 2 samples, first sample 2 (a=20)",
+    ]
+    assert "n is beyond its max_abs of 20 in 2 samples, first sample 3 (a=21)" in said
+    assert "x is beyond its max_abs of 1e+06 in 2 samples" in project.cli("show", "store.zarr").out
+    ds = engine.open_store(project.folder / "store.zarr").load()
+    np.testing.assert_array_equal(ds.status, [1, 1, 3, 3, 3])
+    np.testing.assert_allclose(ds.x, [np.exp(1), np.exp(13), np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(np.isfinite(ds["d.a"]), [True, True, False, False, False])
+    assert "one is beyond the max_abs of its output" in project.cli("repro", "store.zarr", "--sample", "2").out
+    shared = project.summary("+outputs.v={from: f.v, max_abs: 1.5}", "sweep.axes.a=[1.0,2.0]", store="shared.zarr")
+    assert [str(one) for one in shared.nonfinite] == [
+        "v is beyond its max_abs of 1.5 in 2 samples, first sample 0 (a=1)"
+    ]
+    assert np.isnan(engine.open_store(project.folder / "shared.zarr").v).all()
+
+
+def test_max_abs_is_part_of_the_question(project: Project) -> None:
+    project.model("def f(a):\n    return {'x': 3.0 * a}\n").yaml("""\
+        defaults: [engine, _self_]
+        name: part
+        parameters: {a: 1.0}
+        stages: {f: {_target_: model.f}}
+        outputs: {x: {from: f.x, max_abs: 10}}
+    """)
+    assert project.load().draft.fingerprint != project.load("outputs.x.max_abs=2").draft.fingerprint
+    for value in ("0", "-1", "big"):
+        with pytest.raises(UserError, match=r"`outputs\.x\.max_abs` must be a positive number, or null, but is"):
+            project.load(f"outputs.x.max_abs={value}")

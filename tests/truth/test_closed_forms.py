@@ -220,7 +220,7 @@ SYSTEMS = {
         ),
     )
 }  # fmt: skip
-METHODS = {"explicit": ("dopri8", "1.0e-11"), "implicit": ("kvaerno5", "1.0e-10")}
+METHODS = {"explicit": ("dopri8", "1.0e-11"), "implicit": ("kvaerno5", "3.0e-12")}
 FAST = (("oscillator", "explicit", "sweep"), ("logistic", "explicit", "single"), ("decay", "implicit", "single"))
 CELLS = [
     pytest.param(*cell, id="-".join(cell), marks=() if cell in FAST else pytest.mark.slow)

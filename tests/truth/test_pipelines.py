@@ -38,11 +38,20 @@ def test_every_shipped_config_runs(name: str, as_shipped: Callable[[str], Any]) 
     assert set(plan.config.settings.outputs) <= set(map(str, ds.variables))
 
 
-@pytest.mark.parametrize("solver", sorted(p.stem for p in (REPOSITORY / "conf" / "solver").glob("*.yaml")))
+SOLVERS = sorted(p.stem for p in (REPOSITORY / "conf" / "solver").glob("*.yaml"))
+ALIKE = ("dopri5", "kencarp3", "kencarp5", "kvaerno3", "kvaerno4", "midpoint", "ralston")
+"""Methods that differ from others in their coefficients alone."""
+
+
+@pytest.mark.parametrize("solver", [pytest.param(s, marks=pytest.mark.slow) if s in ALIKE else s for s in SOLVERS])
 def test_every_solver_of_the_group(solver: str, tmp_path: Path) -> None:
-    fixed = ["solver.step=0.001"] if solver == "euler" else []
+    fixed = ["solver.step=0.001"] if solver in ("euler", "leapfrog_midpoint", "semi_implicit_euler") else []
     loose = ["solver.rtol=1e-4", "solver.atol=1e-6"]
     one = ["sweep.axes.omega=[2.0]", "sweep.axes.zeta=[0.05]", "stages.motion.t1=1.0", "derivatives={}", *fixed, *loose]
+    if solver == "semi_implicit_euler":
+        with pytest.raises(engine.errors.UserError, match=r"must be a pair for SemiImplicitEuler.*velocity, force"):
+            run(tmp_path, "oscillator", f"solver={solver}", *one)
+        return
     ds = run(tmp_path, "oscillator", f"solver={solver}", *one)
     assert (ds.status == 1).all()
     wd = 2.0 * np.sqrt(1 - 0.05**2)
@@ -261,3 +270,47 @@ def test_the_plan_s_function_is_a_plain_function() -> None:
     assert jax.vmap(energy)(np.array([1.0, 2.0])).shape == (2,)
     with pytest.raises(engine.UserError, match="'omega'"):
         plan.function({"omgea": 1.0})
+
+
+def test_bouncing_ball_impacts_and_their_derivatives(as_shipped: Callable[[str], Any]) -> None:
+    """t_n = t1 (1 + 2 e + ... + 2 e^(n-1)), t1 = sqrt(2 h / g); the top after it is e^(2n) h; t5 = 10.2664776225 and dt5/de = 23.2624201587
+    at e = 0.9; the end of all bounces is t1 (1 + e) / (1 - e), 27.1290193356."""
+    ds = as_shipped("bouncing_ball")
+    e, n = ds.restitution.values[:, None], np.arange(5)
+    first = np.sqrt(2 * 10 / 9.81)
+    exact = first * (2 * np.cumsum(e**n, axis=1) - 1)
+    np.testing.assert_allclose(ds.impact.values, exact, rtol=1e-9)
+    np.testing.assert_allclose(ds.top.values, 10 * e ** (2 * n + 2), rtol=1e-8)
+    np.testing.assert_allclose(ds.energy.values, 98.1 * e[:, 0] ** 10, rtol=1e-8)
+    np.testing.assert_allclose(ds.rest.values, first * ((1 + e) / (1 - e))[:, 0], rtol=1e-8)
+    np.testing.assert_allclose(
+        ds["dlast.restitution"].values, 2 * first * (n * e ** np.maximum(n - 1, 0)).sum(1), rtol=1e-7
+    )
+    np.testing.assert_allclose(ds["dlast.g"].values, -exact[:, -1] / (2 * 9.81), rtol=1e-7)
+    at = ds.isel(restitution=-1)
+    published = [10.26647762247017893, 23.262420158727734296, 27.129019335614224872]
+    np.testing.assert_allclose([at["last"], at["dlast.restitution"], at.rest], published, rtol=1e-8)
+
+
+def test_projectile_range_and_its_derivatives(as_shipped: Callable[[str], Any]) -> None:
+    """Without drag v^2 sin(2 a) / g; with it, at 50 degrees, against SciPy's DOP853 and its variational equations at rtol 1e-13."""
+    ds = as_shipped("projectile")
+    vacuum = ds.sel(drag=0.0)
+    a = np.deg2rad(ds.angle.values)
+    np.testing.assert_allclose(vacuum.range.values, 900 / 9.8 * np.sin(2 * a), rtol=1e-9)
+    np.testing.assert_allclose(vacuum.time.values, 60 / 9.8 * np.sin(a), rtol=1e-9)
+    np.testing.assert_allclose(vacuum["drange.angle"].values, 1800 / 9.8 * np.cos(2 * a) * np.pi / 180, rtol=1e-7)
+    air = ds.isel(drag=1).sel(angle=50.0)
+    scipy = [58.118637005010044, 4.105666619239514, 20.971005242677126, -0.485050546053098, -2363.6085741710167]
+    found = [air.range, air.time, air.speed, air["drange.angle"], air["drange.drag"]]
+    np.testing.assert_allclose(found, scipy, rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bouncing_ball", "projectile"])
+def test_derivatives_of_events_by_finite_differences(name: str) -> None:
+    from engine.gradient_check import check_gradients
+
+    few = {"bouncing_ball": "sweep.axes.restitution=[0.6,0.9]", "projectile": "sweep.axes.angle=[30.0,70.0]"}
+    plan = engine.load(REPOSITORY / "conf" / f"{name}.yaml", [few[name]])
+    assert {row.verdict for row in check_gradients(plan)} == {"ok"}
