@@ -42,8 +42,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-for folder in (Path(__file__).resolve().parent.parent, Path(__file__).resolve().parent):
-    sys.path.insert(0, str(folder))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import engine_rows, rows  # noqa: F401  they register their rows
 from benchmarks.contest import ROWS, Result, measure
@@ -111,7 +110,10 @@ def on_one_core() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-HEADER = f"{'row':17}{'work':70}{'ours':>10}{'peer':>10}{'ratio':>8}{'wanted':>8}{'error':>9}{'peer':>9}{'compile':>9}{'peer':>7}{'took':>8}"
+HEADER = (
+    f"{'row':17}{'work':70}{'ours':>10}{'peer':>10}{'ratio':>8}{'wanted':>8}{'error':>9}{'peer':>9}"
+    f"{'compile':>9}{'peer':>7}{'took':>8}"
+)
 
 
 def shown(result: Result) -> Result:

@@ -18,6 +18,9 @@ import numpy as np
 EQUAL = 3.0
 """Two errors within this factor of one another are called equal."""
 
+ROUNDING = 1e-12
+"""Errors below this are those of rounding, and of no interest."""
+
 LEAST = 0.02
 """Seconds that one measurement takes at least: quicker calls are repeated."""
 
@@ -183,9 +186,9 @@ def measure(row: Row, quick: bool) -> Result:
     if contest.exact is not None:
         a, b = (error(contest, side.read(found)) for side, (_, found) in zip(sides, first, strict=True))
         result.ours_error, result.peer_error, result.bound = a, b, contest.bound
-        result.wrong = not max(a, b) <= contest.bound
-        if not quick and max(a, b) > max(EQUAL * min(a, b), 1e-12):
-            result.notes.append(f"errors differ by a factor of {max(a, b) / min(a, b):.1f}")
+        result.wrong = not (a <= contest.bound and b <= contest.bound)
+        if not quick and max(a, b) > max(EQUAL * min(a, b), ROUNDING):
+            result.notes.append(f"errors differ by a factor of {max(a, b) / max(min(a, b), ROUNDING):.1f}")
     result.seconds = time.perf_counter() - start
     return result
 

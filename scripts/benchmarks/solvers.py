@@ -33,7 +33,7 @@ def solve_of(problem: Problem, method: str = "tsit5", ts: Any = None, **settings
 
     def one(p: Any) -> Any:
         end = {"t1": problem.t1} if ts is None else {"ts": ts}
-        return solve(problem.field, problem.y0, p, solver=solver, jumps=(), **end).y
+        return solve(problem.field, problem.y0, p, solver=solver, **end).y
 
     return one
 
