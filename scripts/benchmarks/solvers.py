@@ -147,7 +147,8 @@ def taylor_by_heyoka(problem: Problem, tolerance: float) -> Side:
 
 
 def cvode(problem: Problem, rtol: float, atol: float) -> Side:
-    """Robertson's reaction by CVODE, with its Jacobian; both in native code if Numba is there."""
+    """Robertson's reaction by CVODE, with its Jacobian. Its callbacks are in Python: it has no door for native ones, and
+    what it takes to call them outweighs what they do (compiled by Numba they are no faster)."""
     from sksundae.cvode import CVODE
 
     def rates(t: Any, y: Any, out: Any, p: Any) -> None:
@@ -160,19 +161,10 @@ def cvode(problem: Problem, rtol: float, atol: float) -> Side:
         out[1, 0], out[1, 1], out[1, 2] = p[0], -cc - pair, -bc
         out[2, 1] = pair
 
-    start, note = time.process_time(), "right-hand side in Python"
-    try:
-        import numba
-    except ImportError:
-        pass
-    else:
-        rates, jacobian, note = numba.njit(rates), numba.njit(jacobian), "right-hand side in Numba"
     at = np.array([0.0, problem.t1])
 
     def one(p: Any) -> Any:
         solver = CVODE(rates, jacfn=jacobian, userdata=p, rtol=rtol, atol=atol, max_num_steps=100_000)
         return solver.solve(at, problem.y0).y[-1]
 
-    one(problem.parameters[0])
-    seconds = time.process_time() - start
-    return Side(timed(lambda: np.stack([one(p) for p in problem.parameters])), compile_seconds=seconds, note=note)
+    return Side(timed(lambda: np.stack([one(p) for p in problem.parameters])))
