@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import shutil
 import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,11 +97,11 @@ NETWORK = f"{{w: {[round(0.35 * math.sin(1.7 * i * i + 0.3), 6) for i in range(1
 
 
 class Folder:
-    """A folder for models, configs and stores, gone with the process or before."""
+    """A folder for models, configs and stores, gone with the process."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="engine-bench-"))
-        weakref.finalize(self, shutil.rmtree, self.path)
+        atexit.register(shutil.rmtree, self.path, ignore_errors=True)
         (self.path / "models.py").write_text(MODELS, encoding="utf-8")
 
     def plan(self, text: str, file: str, **values: Any) -> Any:
