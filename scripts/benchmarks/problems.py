@@ -162,7 +162,7 @@ def gray_scott(samples: int, n: int = 64) -> Problem:
         1 + rng.uniform(-0.01, 0.01, (2, n, n))
     )
     parameters = np.stack([rng.uniform(0.03, 0.05, samples), rng.uniform(0.058, 0.064, samples)], 1)
-    return Problem(field, start, 50.0, parameters)
+    return Problem(field, start, 50.0, parameters, first_step=0.1)
 
 
 def gray_scott_answers(problem: Problem, count: int) -> Array:
