@@ -151,7 +151,7 @@ def chain(quick: bool) -> Contest:
     )
 
 
-@row("gray_scott", Wanted(3, 2), repeats=3)
+@row("gray_scott", Wanted(3, 2), repeats=1)
 def gray_scott(quick: bool) -> Contest:
     """Thousands of states, of a partial differential equation."""
     points, samples = (16, 4) if quick else (64, 256)
