@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import shutil
 import tempfile
@@ -272,8 +273,7 @@ def gradient_reverse(quick: bool) -> Contest:
 
 def value_and_gradient(name: str, parameters: str, derivatives: str, what: str) -> Contest:
     """The cost of a gradient against that of its forward pass, single samples."""
-    folder = Folder()
-    sides = [program_of(folder, name, parameters, wanted) for wanted in (derivatives, "{}")]
+    sides = [program_of(name, parameters, wanted) for wanted in (derivatives, "{}")]
     one = np.zeros(1, np.int64)
     steps = int(sides[1].at(one)[0]["steps"][0])
     return Contest(f"gradient, {what}, {steps} steps: value", 1, *(Side(call_of(program)) for program in sides))
@@ -294,19 +294,20 @@ def call_of(program: Any) -> Callable[[], tuple[float, Any]]:
 @row("memory", repeats=1)
 def memory(quick: bool) -> Contest:
     """XLA's temporaries of that reverse pass where 64 times the steps are allowed."""
-    folder = Folder()
     many, few = (
-        float(program_of(folder, "network", NETWORK, "{d: {of: end, wrt: [w]}}", n).cost.memory["temporaries"])
+        float(program_of("network", NETWORK, "{d: {of: end, wrt: [w]}}", n).cost.memory["temporaries"])
         for n in (65_536, 1024)
     )
     sides = Side(lambda: (many, many)), Side(lambda: (few, few))
     return Contest("memory of it, 65,536 steps allowed: 1,024", 1, *sides, unit="bytes")
 
 
-def program_of(folder: Folder, name: str, parameters: str, derivatives: str, max_steps: int = 65_536) -> Any:
+@functools.cache
+def program_of(name: str, parameters: str, derivatives: str, max_steps: int = 65_536) -> Any:
     """The compiled program of a single solve."""
     from engine.program import fit
 
+    folder = Folder()
     program = fit(
         folder.plan(STEPS, name, name=name, parameters=parameters, derivatives=derivatives, max_steps=max_steps)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,7 @@ def saves(quick: bool) -> Contest:
     )
 
 
+@functools.cache
 def robertson(samples: int, known: int) -> tuple[problems.Problem, Side, dict[str, Any]]:
     """Robertson's reaction, our best way to solve it, and how the first answers are judged: each species
     beside its own size."""
