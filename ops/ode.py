@@ -35,6 +35,7 @@ from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts
 from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
+from ops.rosenbrock import Rodas5P
 from ops.spelling import nearest
 from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 
@@ -156,6 +157,10 @@ def solve(
     if is_differentiated() and chosen.step is None and not backsolves and not separable:
         probed = with_tangent(vector_field, start, y0, args, chosen)
 
+    scheme = chosen.scheme
+    if isinstance(scheme, Rodas5P):
+        scheme = replace(scheme, pair=probed.of_state(probed.state) is not probed.state)
+
     def of_state(state: Any) -> Any:
         return whole(probed.of_state(state))
 
@@ -170,7 +175,7 @@ def solve(
             return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
     found = diffrax.diffeqsolve(
         probed.field.terms(),
-        chosen.scheme if between is None else Between(chosen.scheme, between),
+        scheme if between is None else Between(scheme, between),
         start,
         last,
         _first_step(chosen, start, end),
