@@ -280,7 +280,7 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
     """Rodas5P for diffrax: of a vector field M y' = f(t, y, args), in any pytree of real arrays."""
 
     mass: Any = None
-    """M for the state as one vector, (n, n), or its diagonal, (n,); None for the unit matrix."""
+    """Of `ops.mass_matrix`, with M for the state as one vector; None for the unit matrix."""
 
     pair: bool = False
     """Whether the state is (y, w) with w' = (df/dy) w + g(t, y): the matrix of y does for w."""
@@ -296,8 +296,11 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
         """Nothing is kept from one step to the next."""
 
     def func(self, terms: Any, t0: Any, y0: Any, args: Any) -> Any:
-        """The vector field."""
-        return terms.vf(t0, y0, args)
+        """The slope."""
+        if self.mass is None:
+            return terms.vf(t0, y0, args)
+        slope = self.mass.slope(terms.vf, t0, y0, args)
+        return tree_map(lambda a, b: jnp.where(jnp.isfinite(a), a, b), slope, terms.vf(t0, y0, args))
 
     def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
         """A step: the state after it, the error, what is needed to interpolate, and that nothing went wrong."""
@@ -307,7 +310,7 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
         def rate(part: Any, y: Any) -> Any:
             return size * _joined(terms.vf(t0 + part * (t1 - t0), whole(y), args)).astype(y.dtype)
 
-        found = step(rate, before, self.mass, self.pair)
+        found = step(rate, before, None if self.mass is None else self.mass.matrix, self.pair)
         after = whole(found.y)
         dense = {"y0": y0, "y1": after, "dense": tuple(whole(k) for k in found.dense)}
         return after, whole(found.error), dense, None, diffrax.RESULTS.successful
