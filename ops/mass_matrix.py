@@ -50,10 +50,13 @@ class Mass(NamedTuple):
 
         return turned
 
-    def consistent(self, field: Field, t: Any, y0: Any, args: Any, atol: float) -> tuple[Any, Any]:
+    def consistent(
+        self, field: Field, t: Any, y0: Any, args: Any, atol: float, lost: bool = False
+    ) -> tuple[Any, Any]:
         """The initial values that fulfil the algebraic equations and leave M y as it is, and whether they have been found.
 
-        Those of the algebraic equations begin at `y0`, which also says which of several solutions is taken.
+        Those of the algebraic equations begin at `y0`, which also says which of several solutions is taken. Where there are none they
+        are NaN if `lost`, else `y0`.
         """
         if not self.singular:
             return y0, jnp.array(True)
@@ -68,7 +71,7 @@ class Mass(NamedTuple):
         root = find_root(residual, given, given, rtol=precise, atol=min(precise / 100, max(atol / 100, 1e-300)))
         found = jnp.where(self.algebraic, root.value, given) if self.matrix.ndim == 1 else root.value
         fine = root.status == 0
-        return whole(jnp.where(fine, found, given)), fine
+        return whole(jnp.where(fine, found, jnp.nan if lost else given)), fine
 
     def slope(self, field: Field, t: Any, y: Any, args: Any) -> Any:
         """The derivative of the state by time; not finite where the index is above 1."""

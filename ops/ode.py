@@ -173,7 +173,8 @@ def solve(
 
     scheme = chosen.scheme
     if isinstance(scheme, Rodas5P):
-        scheme = replace(scheme, mass=mass, pair=probed.of_state(probed.state) is not probed.state)
+        anew = chosen.atol if mass is not None and mass.singular and between is not None else None
+        scheme = replace(scheme, mass=mass, pair=probed.of_state(probed.state) is not probed.state, atol=anew)
 
     def of_state(state: Any) -> Any:
         return whole(probed.of_state(state))

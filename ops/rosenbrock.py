@@ -285,6 +285,9 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
     pair: bool = False
     """Whether the state is (y, w) with w' = (df/dy) w + g(t, y): the matrix of y does for w."""
 
+    atol: float | None = None
+    """Where the vector field jumps, algebraic equations are solved anew to this tolerance; None where it does not jump."""
+
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Callable[..., Any]] = Polynomial
 
@@ -304,6 +307,9 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
 
     def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
         """A step: the state after it, the error, what is needed to interpolate, and that nothing went wrong."""
+        if self.atol is not None:
+            anew: Callable[[Any], Any] = lambda y: self.mass.consistent(terms.vf, t0, y, args, self.atol, True)[0]  # noqa: E731
+            y0 = jax.lax.cond(made_jump, anew, lambda y: y, y0)
         before, whole = vector(y0)
         size = terms.contr(t0, t1).astype(before.dtype)
 
