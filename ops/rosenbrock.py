@@ -24,6 +24,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 tree_map = jax.tree_util.tree_map
 
@@ -56,8 +57,10 @@ C = (
 NODES = (0.0, 0.6358126895828704, 0.4095798393397535, 0.9769306725060716, 0.4288403609558664, 1.0, 1.0, 1.0)
 """Times of the stages, as parts of the step."""
 
-OF_TIME = (0.21193756319429014, -0.42387512638858027, -0.3384627126235924, 1.8046452872882734, 2.325825639765069)
-"""Weights of the derivative by time; zero for the last three stages."""
+OF_TIME = (0.21193756319429014, -0.42387512638858027, -0.3384627126235924, 1.8046452872882734, 2.325825639765069, 0.0, 0.0, 0.0)
+"""Weights of the derivative by time."""
+
+A_ROWS, C_ROWS = (np.array([(*row, *[0.0] * (8 - len(row))) for row in rows]) for rows in (A, C))
 
 DENSE = (
     (25.948786856663858, -2.5579724845846235, 10.433815404888879, -2.3679251022685204, 0.524948541321073, 1.1241088310450404,
@@ -98,22 +101,25 @@ def step(rate: Callable[[Any, Any], Any], y: Any, mass: Any = None, pair: bool =
         The state after it, the error, and what is needed to interpolate.
     """
     n = y.shape[0] // 2 if pair else y.shape[0]
-    slope, by_time, columns = _derivatives(rate, y, n)
+    by_time, columns = _derivatives(rate, y, n)
     weighted = _times(mass)
     factors, matrix = factored(_shifted(columns[:n], mass))
-    stages: list[Any] = []
-    for i, (a, c) in enumerate(zip(A, C, strict=True)):
-        right = slope if i == 0 else rate(NODES[i], y + _sum(a, stages))
-        if i < len(OF_TIME):
-            right = right + OF_TIME[i] * by_time
-        if stages:
-            right = right + weighted(_sum(c, stages))
+    clock = jnp.asarray(NODES, jnp.result_type(float))
+    rows = jnp.asarray(A_ROWS, y.dtype), jnp.asarray(C_ROWS, y.dtype), clock, jnp.asarray(OF_TIME, y.dtype)
+
+    def stage(stages: Any, row: Any) -> tuple[Any, None]:
+        a, c, node, of_time, place = row
+        inside = lax.optimization_barrier(y + _sum(a, stages))  # or XLA computes it anew for each use
+        right = rate(node, inside) + of_time * by_time + weighted(_sum(c, stages))
         if pair:
             first = solved(matrix, factors, right[:n])
-            stage = jnp.concatenate([first, solved(matrix, factors, right[n:] + product(columns[n:], first))])
+            found = jnp.concatenate([first, solved(matrix, factors, right[n:] + product(columns[n:], first))])
         else:
-            stage = solved(matrix, factors, right)
-        stages.append(stage)
+            found = solved(matrix, factors, right)
+        return lax.dynamic_update_index_in_dim(stages, found, place, 0), None
+
+    begun = jnp.zeros((len(NODES), *y.shape), y.dtype)
+    stages, _ = lax.scan(stage, begun, (*rows, jnp.arange(len(NODES))))
     after = y + _sum((*A[-1], 1.0), stages)
     dense = tuple(_sum(row, stages) for row in DENSE)
     return Stepped(
@@ -129,19 +135,19 @@ def between(part: Any, before: Any, after: Any, dense: Sequence[Any]) -> Any:
     return rest * before + part * (after + rest * (dense[0] + part * (dense[1] + part * dense[2])))
 
 
-def _derivatives(rate: Callable[[Any, Any], Any], y: Any, n: int) -> tuple[Any, Any, Any]:
-    """The rate at the begin of a step, its derivative by the part of the step, and those by the first n components."""
+def _derivatives(rate: Callable[[Any, Any], Any], y: Any, n: int) -> tuple[Any, Any]:
+    """The derivative of the rate at the begin of a step by the part of the step, and those by the first n components."""
     units = jnp.eye(n + 1, y.shape[0], -1, dtype=y.dtype).reshape(n + 1, y.shape[0], *[1] * (y.ndim - 1))
     directions = jnp.broadcast_to(units, (n + 1, *y.shape))  # the first one is of time alone
     clock = jnp.zeros(n + 1, jnp.result_type(float)).at[0].set(1)
     begin = jnp.zeros((), clock.dtype)
-    value, along = jax.vmap(lambda dt, dy: jax.jvp(rate, (begin, y), (dt, dy)), out_axes=(None, 1))(clock, directions)
-    return value, along[:, 0], along[:, 1:]
+    along = jax.vmap(lambda dt, dy: jax.jvp(rate, (begin, y), (dt, dy))[1], out_axes=1)(clock, directions)
+    return along[:, 0], along[:, 1:]
 
 
-def _sum(weights: Sequence[float], terms: Sequence[Any]) -> Any:
+def _sum(weights: Any, terms: Any) -> Any:
     """A weighted sum."""
-    return functools.reduce(operator.add, [w * x for w, x in zip(weights, terms, strict=True)])
+    return functools.reduce(operator.add, [weights[j] * terms[j] for j in range(len(weights))])
 
 
 def _times(mass: Any) -> Callable[[Any], Any]:
@@ -175,10 +181,10 @@ class Factors(NamedTuple):
 
 def factored(matrix: Any) -> tuple[Factors, Any]:
     """The factors of a matrix by elimination with partial pivoting, which have no derivative, and the matrix, which has."""
-    still = jax.lax.stop_gradient(matrix)
+    still = lax.stop_gradient(matrix)
     n = still.shape[0]
     if n > PLAIN and still.ndim == 2:
-        both, _, order = jax.lax.linalg.lu(still)
+        both, _, order = lax.linalg.lu(still)
         pivots = jnp.diagonal(both)
         return Factors(both, order, pivots, jnp.all(jnp.isfinite(pivots) & (pivots != 0))), matrix
     unit = jnp.broadcast_to(jnp.eye(n, dtype=still.dtype).reshape(n, n, *[1] * (still.ndim - 2)), still.shape)
@@ -214,10 +220,10 @@ def solved(matrix: Any, factors: Factors, right: Any) -> Any:
     """matrix^-1 right."""
     n = right.shape[0]
     if n > PLAIN and right.ndim == 1:
-        right = jax.lax.linalg.triangular_solve(
+        right = lax.linalg.triangular_solve(
             factors.lower, right[factors.upper][:, None], left_side=True, lower=True, unit_diagonal=True
         )
-        return jax.lax.linalg.triangular_solve(factors.lower, right, left_side=True)[:, 0]
+        return lax.linalg.triangular_solve(factors.lower, right, left_side=True)[:, 0]
     right = product(factors.lower, right)
     found: list[Any] = []
     for k in reversed(range(n)):
@@ -309,7 +315,7 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
         """A step: the state after it, the error, what is needed to interpolate, and that nothing went wrong."""
         if self.atol is not None:
             anew: Callable[[Any], Any] = lambda y: self.mass.consistent(terms.vf, t0, y, args, self.atol, True)[0]  # noqa: E731
-            y0 = jax.lax.cond(made_jump, anew, lambda y: y, y0)
+            y0 = lax.cond(made_jump, anew, lambda y: y, y0)
         before, whole = vector(y0)
         size = terms.contr(t0, t1).astype(before.dtype)
 
