@@ -76,6 +76,10 @@ PLAIN = 12
 """Up to so many components the elimination is written out: LAPACK costs more to call, once for each sample of a batch."""
 
 
+FEW = 4
+"""Up to so many, its loop is unrolled: that takes less time to run, and with more of them long to compile."""
+
+
 class Stepped(NamedTuple):
     """One step."""
 
@@ -188,24 +192,27 @@ def factored(matrix: Any) -> tuple[Factors, Any]:
         pivots = jnp.diagonal(both)
         return Factors(both, order, pivots, jnp.all(jnp.isfinite(pivots) & (pivots != 0))), matrix
     unit = jnp.broadcast_to(jnp.eye(n, dtype=still.dtype).reshape(n, n, *[1] * (still.ndim - 2)), still.shape)
-    rest = jnp.concatenate([still, unit], 1)
-    rows = []
-    for k in range(n):
-        size = jnp.abs(rest[:, k])
-        row, largest = rest[0], size[0]
-        places = []
-        for i in range(1, n - k):  # the row of the largest pivot changes place with the first one
-            better = size[i] > largest
-            row, largest = jnp.where(better, rest[i], row), jnp.where(better, size[i], largest)
-            places = [taken & ~better for taken in places] + [better]
-        if places:
-            moved = jnp.where(jnp.stack(places)[:, None], rest[0], rest[1:])
-            rest = moved - (moved[:, k] / row[k])[:, None] * row
-        rows.append(row)
-    both = jnp.stack(rows)
+    both = _eliminated(jnp.concatenate([still, unit], 1))
     pivots = jnp.stack([both[k, k] for k in range(n)])
     regular = functools.reduce(jnp.logical_and, [jnp.isfinite(p) & (p != 0) for p in pivots])
     return Factors(both[:, n:], both[:, :n], 1 / jnp.where(regular, pivots, 1), regular), matrix
+
+
+def _eliminated(rest: Any) -> Any:
+    """Rows with zeros below the diagonal of the first n columns, by row operations with partial pivoting."""
+    n = rest.shape[0]
+    places = jnp.arange(n).reshape(n, *[1] * (rest.ndim - 2))
+
+    def column(k: Any, rest: Any) -> Any:
+        size = jnp.where(places >= k, jnp.abs(rest[:, k]), -1)
+        largest = (places == jnp.argmax(size, axis=0))[:, None]  # its row changes place with the first one
+        row = jnp.sum(jnp.where(largest, rest, 0), axis=0)
+        rest = jnp.where(largest, rest[k], rest)
+        rest = rest - jnp.where(places > k, rest[:, k] / row[k], 0)[:, None] * row
+        return jnp.where(places[:, None] == k, row, rest)
+
+    found: Any = lax.fori_loop(0, n, column, rest, unroll=n <= FEW)
+    return found
 
 
 def product(matrix: Any, vector: Any) -> Any:
