@@ -50,9 +50,7 @@ class Mass(NamedTuple):
 
         return turned
 
-    def consistent(
-        self, field: Field, t: Any, y0: Any, args: Any, atol: float, lost: bool = False
-    ) -> tuple[Any, Any]:
+    def consistent(self, field: Field, t: Any, y0: Any, args: Any, atol: float, lost: bool = False) -> tuple[Any, Any]:
         """The initial values that fulfil the algebraic equations and leave M y as it is, and whether they have been found.
 
         Those of the algebraic equations begin at `y0`, which also says which of several solutions is taken. Where there are none they
@@ -98,10 +96,8 @@ def mass_matrix(given: Any, y0: Any) -> Mass:
     n = state.size
     leaves = jax.tree_util.tree_leaves(given)
     shapes = [np.shape(leaf) for leaf in leaves]
-    if len(leaves) == 1 and shapes[0] in ((n, n), (n,)):
-        matrix = leaves[0]
-    else:
-        matrix = _diagonal(given, y0, shapes)
+    whole = len(leaves) == 1 and shapes[0] in ((n, n), (n,))
+    matrix = leaves[0] if whole else _diagonal(given, y0, shapes)
     if jnp.issubdtype(jnp.result_type(matrix), jnp.complexfloating):
         raise ValueError("`mass_matrix` must be real, but is complex. Solve for real and imaginary parts.")
     value = known(matrix)
@@ -110,7 +106,9 @@ def mass_matrix(given: Any, y0: Any) -> Mass:
         rows = matrix[:, None] if matrix.ndim == 1 else matrix
         return Mass(matrix, None, jnp.all(rows == 0, axis=1))
     if not np.isfinite(value).all():
-        raise ValueError("`mass_matrix` must be finite, but holds a number that is not. Write 0 for what has no derivative.")
+        raise ValueError(
+            "`mass_matrix` must be finite, but holds a number that is not. Write 0 for what has no derivative."
+        )
     value = np.asarray(value, float)
     algebraic = (value == 0) if value.ndim == 1 else (value == 0).all(axis=1)
     left = None
@@ -126,8 +124,6 @@ def mass_matrix(given: Any, y0: Any) -> Mass:
 def _diagonal(given: Any, y0: Any, shapes: Any) -> Any:
     """A diagonal in the structure of the state as one vector."""
     try:
-        if jax.tree_util.tree_structure(given) != jax.tree_util.tree_structure(y0):
-            raise ValueError
         spread = jax.tree_util.tree_map(_as_wide, given, y0)
     except ValueError:
         state, _ = vector(y0)

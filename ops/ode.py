@@ -23,13 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ops import ensemble
+from ops import mass_matrix as matrices
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.bisection import Bisection
 from ops.forcing import known
 from ops.guards import BEYOND, BoundedSteps, guarded, within
 from ops.interpolation import Interpolation, interpolation
-from ops import mass_matrix as matrices
 from ops.jumps import examine, find_jumps
 from ops.methods import METHODS as METHODS
 from ops.methods import Separable as Separable

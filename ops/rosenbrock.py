@@ -4,8 +4,8 @@ With h the step, J the Jacobian at its begin and M the mass matrix, the stages k
 
     (M / gamma - h J) k_i = h f(t + c_i h, y + sum_j a_ij k_j) + M sum_j C_ij k_j + d_i h^2 df/dt.
 
-The method is A-stable and stiffly accurate, also in its embedded one of order 4, and so solves equations without a derivative (rows of M that
-are zero) too. Between steps it is a polynomial of order 4.
+The method is A-stable and stiffly accurate, also in its embedded one of order 4, and so solves equations without a derivative
+(rows of M that are zero) too. Between steps it is a polynomial of order 4.
 
 Vectors have the components as their first axis, matrices as their first two; axes after those are lanes, which are independent.
 
@@ -50,14 +50,17 @@ C = (
     (165.43517024871676, -0.4592823456491126, 42.90938336958603, -5.961986721573306),
     (24.854864614690072, -3.0009227002832186, 47.4931110020768, 5.5814197821558125, -0.6610691825249471),
     (30.91273214028599, -3.1208243349937974, 77.79954646070892, 34.28646028294783, -19.097331116725623, -28.087943162872662),
-    (37.80277123390563, -3.2571969029072276, 112.26918849496327, 66.9347231244047, -40.06618937091002, -54.66780262877968, -9.48861652309627),
+    (37.80277123390563, -3.2571969029072276, 112.26918849496327, 66.9347231244047, -40.06618937091002, -54.66780262877968,
+     -9.48861652309627),
 )  # fmt: skip
 """Weights of earlier stages, times M, on the right side."""
 
 NODES = (0.0, 0.6358126895828704, 0.4095798393397535, 0.9769306725060716, 0.4288403609558664, 1.0, 1.0, 1.0)
 """Times of the stages, as parts of the step."""
 
-OF_TIME = (0.21193756319429014, -0.42387512638858027, -0.3384627126235924, 1.8046452872882734, 2.325825639765069, 0.0, 0.0, 0.0)
+OF_TIME = (
+    0.21193756319429014, -0.42387512638858027, -0.3384627126235924, 1.8046452872882734, 2.325825639765069, 0.0, 0.0, 0.0,
+)  # fmt: skip
 """Weights of the derivative by time."""
 
 A_ROWS, C_ROWS = (np.array([(*row, *[0.0] * (8 - len(row))) for row in rows]) for rows in (A, C))
@@ -275,8 +278,8 @@ def _joined(tree: Any, lanes: int = 0) -> Any:
 class Polynomial(diffrax.AbstractLocalInterpolation):
     """The state within one step, of order 4."""
 
-    t0: Any
-    t1: Any
+    t0: Any  # type: ignore[misc]
+    t1: Any  # type: ignore[misc]
     y0: Any
     y1: Any
     dense: Any
