@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ops.arrays import as_arrays
 from ops.forcing import known
 from ops.roots import find_root
 from ops.rosenbrock import vector
@@ -93,7 +94,7 @@ def mass_matrix(given: Any, y0: Any) -> Mass:
         ValueError: it has another shape, or is known not to be finite.
     """
     state, _ = vector(y0)
-    n = state.size
+    n, given = state.size, as_arrays(given)
     leaves = jax.tree_util.tree_leaves(given)
     shapes = [np.shape(leaf) for leaf in leaves]
     whole = len(leaves) == 1 and shapes[0] in ((n, n), (n,))
@@ -125,7 +126,7 @@ def _diagonal(given: Any, y0: Any, shapes: Any) -> Any:
     """A diagonal in the structure of the state as one vector."""
     try:
         spread = jax.tree_util.tree_map(_as_wide, given, y0)
-    except ValueError:
+    except (AttributeError, TypeError, ValueError):
         state, _ = vector(y0)
         raise ValueError(
             f"`mass_matrix` must have the shape ({state.size}, {state.size}), or of its diagonal ({state.size},), or a number for each of "

@@ -261,7 +261,7 @@ def _mass_matrix(given: Any, solver: Solver, adjoint: Any, y0: Any) -> matrices.
         raise ValueError(
             "`mass_matrix` must be left out with a complex state, but is given. Solve for real and imaginary parts."
         )
-    return matrices.mass_matrix(_as_arrays(given), y0)
+    return matrices.mass_matrix(given, y0)
 
 
 def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:

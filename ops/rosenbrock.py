@@ -225,30 +225,34 @@ def product(matrix: Any, vector: Any) -> Any:
     return functools.reduce(operator.add, [matrix[:, j] * vector[j] for j in range(matrix.shape[1])])
 
 
-@jax.custom_jvp
 def solved(matrix: Any, factors: Factors, right: Any) -> Any:
-    """matrix^-1 right."""
+    """matrix^-1 right. Its derivatives are solves with the same factors: the elimination is not differentiated."""
+    found: Any = lax.custom_linear_solve(
+        lambda x: product(matrix, x),
+        right,
+        lambda _, b: _substituted(factors, b),
+        lambda _, b: _substituted(factors, b, transposed=True),
+    )
+    return found
+
+
+def _substituted(factors: Factors, right: Any, transposed: bool = False) -> Any:
+    """The solution for a right side by its factors, of the matrix or of its transpose."""
     n = right.shape[0]
     if n > PLAIN and right.ndim == 1:
-        right = lax.linalg.triangular_solve(
-            factors.lower, right[factors.upper][:, None], left_side=True, lower=True, unit_diagonal=True
-        )
-        return lax.linalg.triangular_solve(factors.lower, right, left_side=True)[:, 0]
-    right = product(factors.lower, right)
-    found: list[Any] = []
-    for k in reversed(range(n)):
-        found.append(right[k] * factors.inverse[k])
-        right = right[:k] - factors.upper[:k, k] * found[-1]
-    return jnp.stack(found[::-1])
-
-
-@solved.defjvp
-def _moved(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """By the derivative of the inverse: the elimination is not differentiated."""
-    matrix, factors, right = primals
-    of_matrix, _, of_right = tangents
-    found = solved(matrix, factors, right)
-    return found, solved(matrix, factors, of_right - product(of_matrix, found))
+        both, order = factors.lower, factors.upper
+        halves: Any = ({"lower": True, "unit_diagonal": True}, {"lower": False})
+        found = (right if transposed else right[order])[:, None]
+        for half in halves[::-1] if transposed else halves:
+            found = lax.linalg.triangular_solve(both, found, left_side=True, transpose_a=transposed, **half)
+        return found[jnp.argsort(order) if transposed else slice(None), 0]
+    rest = right if transposed else product(factors.lower, right)
+    rows = jnp.swapaxes(factors.upper, 0, 1) if transposed else factors.upper
+    found = [None] * n
+    for k in range(n) if transposed else reversed(range(n)):
+        found[k] = rest[k] * factors.inverse[k]
+        rest = rest - rows[:, k] * found[k]  # what has been found already is not looked at again
+    return product(jnp.swapaxes(factors.lower, 0, 1), found) if transposed else jnp.stack(found)
 
 
 def vector(tree: Any, lanes: int = 0) -> tuple[Any, Callable[[Any], Any]]:
