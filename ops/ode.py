@@ -180,9 +180,9 @@ def solve(
         return whole(probed.of_state(state))
 
     asked = None if times is None else jnp.where(sound & begun, times, start)
-    if not (event or dense or every_step or backsolves) and _pools(chosen, between):
+    if not (event or dense or every_step or backsolves) and mass is None and _pools(chosen, between):
         program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
-        if ensemble.fits(program, chosen.scheme):
+        if ensemble.fits(program, scheme):
             y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
             y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
             status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)

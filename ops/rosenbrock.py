@@ -340,3 +340,28 @@ class Rodas5P(diffrax.AbstractAdaptiveSolver[None]):
         after = whole(found.y)
         dense = {"y0": y0, "y1": after, "dense": tuple(whole(k) for k in found.dense)}
         return after, whole(found.error), dense, None, diffrax.RESULTS.successful
+
+
+def step_of_lanes(field: Any, t: Any, size: Any, h: Any, y: Any, pair: bool) -> tuple[Any, Any, tuple[Any, Any, Any]]:
+    """One step in each lane of a pool.
+
+    Args:
+        field: of time and state, in all lanes at once.
+        t: where each lane is, in the direction of integration, (lanes,).
+        size: of its step, (lanes,).
+        h: the same with the direction of time.
+        y: its state, any pytree of arrays with the lanes as the last axis.
+        pair: as for `step`.
+
+    Returns:
+        The state after the step, the error, and what `between` needs.
+    """
+    before, whole = vector(y, 1)
+    h = h.astype(before.dtype)
+
+    def rate(part: Any, y: Any) -> Any:
+        return h * _joined(field(t + part * size, whole(y)), 1).astype(y.dtype)
+
+    found = step(rate, before, None, pair)
+    a, b, c = map(whole, found.dense)
+    return whole(found.y), whole(found.error), (a, b, c)
