@@ -208,9 +208,14 @@ def _eliminated(rest: Any) -> Any:
 
     def column(k: Any, rest: Any) -> Any:
         size = jnp.where(places >= k, jnp.abs(rest[:, k]), -1)
-        largest = (places == jnp.argmax(size, axis=0))[:, None]  # its row changes place with the first one
-        row = jnp.sum(jnp.where(largest, rest, 0), axis=0)
-        rest = jnp.where(largest, rest[k], rest)
+        place, largest = jnp.zeros(size.shape[1:], places.dtype), size[0]
+        for i in range(1, n):  # not argmax, which is not computed for several lanes at once
+            place, largest = jnp.where(size[i] > largest, i, place), jnp.maximum(size[i], largest)
+        place = lax.optimization_barrier(place)
+        row = rest[0]
+        for i in range(1, n):
+            row = jnp.where(place == i, rest[i], row)
+        rest = jnp.where((places == place)[:, None], rest[k], rest)  # the two rows change places
         rest = rest - jnp.where(places > k, rest[:, k] / row[k], 0)[:, None] * row
         return jnp.where(places[:, None] == k, row, rest)
 
