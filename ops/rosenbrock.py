@@ -149,6 +149,7 @@ def _derivatives(rate: Callable[[Any, Any], Any], y: Any, n: int) -> tuple[Any, 
     clock = jnp.zeros(n + 1, jnp.result_type(float)).at[0].set(1)
     begin = jnp.zeros((), clock.dtype)
     along = jax.vmap(lambda dt, dy: jax.jvp(rate, (begin, y), (dt, dy))[1], out_axes=1)(clock, directions)
+    along = lax.optimization_barrier(along)
     return along[:, 0], along[:, 1:]
 
 
@@ -251,7 +252,8 @@ def _substituted(factors: Factors, right: Any, transposed: bool = False) -> Any:
         for half in halves[::-1] if transposed else halves:
             found = lax.linalg.triangular_solve(both, found, left_side=True, transpose_a=transposed, **half)
         return found[jnp.argsort(order) if transposed else slice(None), 0]
-    rest = right if transposed else product(factors.lower, right)
+    right = lax.optimization_barrier(right)  # or XLA computes it anew for each component
+    rest = right if transposed else lax.optimization_barrier(product(factors.lower, right))
     rows = jnp.swapaxes(factors.upper, 0, 1) if transposed else factors.upper
     found = [None] * n
     for k in range(n) if transposed else reversed(range(n)):
