@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ops import ensemble
 from ops.ode import default_adjoint, solve
 from ops.rosenbrock import A_ROWS, C_ROWS, GAMMA, NODES, OF_TIME, PLAIN, between, factored, solved, step
 from pipelines import hires, oregonator, robertson, van_der_pol
@@ -234,6 +235,36 @@ def test_times_events_jumps_and_both_precisions() -> None:
         single = solve(decay, 1.0, t1=1.0, solver="rodas5p", rtol=1e-5)
     assert single.y.dtype == np.float32
     np.testing.assert_allclose(single.y, math.exp(-1), rtol=1e-4)
+
+
+def test_each_sample_of_an_ensemble_takes_the_steps_that_it_takes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Robertson's reaction in the pool of lanes, and by diffrax: steps, states at times of saving, and derivatives."""
+
+    def states(rate: Any) -> Any:
+        return solve(
+            robertson.vector_field,
+            robertson.Concentrations(1.0, 0.0, 0.0),
+            (rate, 3e7, 1e4),
+            ts=[1.0, 100.0],
+            solver="rodas5p",
+            atol=1e-10,
+        )
+
+    def together(rates: Any) -> tuple[Any, Any]:
+        with default_adjoint("checkpointed"):
+            slopes = jax.jit(jax.vmap(jax.grad(lambda k: jnp.sum(states(k).y[0]))))(rates)
+        return jax.jit(jax.vmap(states))(rates), slopes
+
+    rates = jnp.logspace(-3, 0, 5)
+    pooled, slopes = together(rates)
+    monkeypatch.setattr(ensemble, "fits", lambda *_: False)
+    alone, expected = together(rates)
+    np.testing.assert_array_equal(pooled.accepted, alone.accepted)
+    np.testing.assert_array_equal(pooled.rejected, alone.rejected)
+    assert len(set(pooled.accepted.tolist())) > 2
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), (pooled.y, slopes), (alone.y, expected)
+    )
 
 
 # ---- with a mass matrix
