@@ -1,4 +1,4 @@
-"""Ensembles of explicit Runge-Kutta solves, in which no lane waits for another.
+"""Ensembles of solves by explicit Runge-Kutta methods, or by Rodas5P, in which no lane waits for another.
 
 `jax.vmap` of a solve by diffrax runs every sample for as long as the slowest one, and moves the whole state through memory at every
 step. Here a batch is a queue of samples and a pool of lanes: a lane that has finished its sample takes the next one, so that the work is

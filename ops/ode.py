@@ -114,7 +114,8 @@ def solve(
             one vector, or its diagonal, (n,) or in the structure of the state. It may be singular: rows of zeros, or combinations of
             rows that are, are algebraic equations (of index 1: they determine what they are for). The initial values that these need
             are found from those in `y0` by Newton's method, M y0 kept; where there are none `status` is 4. A matrix that JAX traces
-            tells of its algebraic equations by rows of zeros alone.
+            tells of its algebraic equations by rows of zeros alone. The steps
+            follow the error of the state alone, also where it is differentiated.
         settings: fields of `Solver`, which win over those in `solver`.
 
     Returns:
