@@ -1,4 +1,4 @@
-"""Ensembles of explicit Runge-Kutta solves, in which no lane waits for another.
+"""Ensembles of solves by explicit Runge-Kutta methods, or by Rodas5P, in which no lane waits for another.
 
 `jax.vmap` of a solve by diffrax runs every sample for as long as the slowest one, and moves the whole state through memory at every
 step. Here a batch is a queue of samples and a pool of lanes: a lane that has finished its sample takes the next one, so that the work is
@@ -27,6 +27,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
+
+from ops.rosenbrock import PLAIN, Rodas5P, between, step_of_lanes
 
 tree_map = jax.tree_util.tree_map
 Field = Callable[[Any, Any, Any], Any]
@@ -265,6 +267,9 @@ class Lane:
     ) -> tuple[Any, Any, Any]:
         """One step of every lane: the state after it, its error, and the stages."""
         h = sign * size
+        if isinstance(self.solver, Rodas5P):
+            pair = self.steps.probe_slack is not None
+            return step_of_lanes(lambda t, y: field(t, y, arguments), t, size, h, y, pair)
         tableau = self._tableau
         if tableau is None:
             return tree_map(lambda a, k: a + h.astype(_real(a)) * k, y, slope), None, [slope]
@@ -371,6 +376,10 @@ class Lane:
 
     def _interpolated(self, time: Any, state: State, y: Any, stages: Any, sign: Any) -> Any:
         """The state of each lane at a time within its step."""
+        if isinstance(self.solver, Rodas5P):
+            part = (time - state.t) / jnp.where(state.tnext == state.t, 1, state.tnext - state.t)
+            after, *dense = (self._parts(k, None)[0][0] for k in (y, *stages))
+            return tree_map(lambda a, b, *k: between(part.astype(a.dtype), a, b, k), state.y, after, *dense)
         control = sign * (state.tnext - state.t)
         scaled = tree_map(lambda *k: jnp.stack([control.astype(_real(a)) * a for a in k]), *stages)
         if self.steps.probe_slack is not None:
@@ -800,10 +809,12 @@ PRIMITIVE.multiple_results = True
 
 
 def fits(program: Any, scheme: Any) -> bool:
-    """Whether a pool of lanes can solve with a method and a vector field: an explicit Runge-Kutta method, and a field that is
-    differentiated as it stands, and does nothing but compute."""
+    """Whether a pool of lanes can solve with a method and a vector field: an explicit Runge-Kutta method, or Rodas5P for a few numbers,
+    and a field that is differentiated as it stands, and does nothing but compute."""
     explicit = issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler)  # isinstance sees through HalfSolver
-    return explicit and not program.effects and not any(name in OPAQUE for name in _applied(program.jaxpr))
+    numbers = sum(int(np.prod(x.shape)) for x in program.out_avals)
+    small = issubclass(type(scheme), Rodas5P) and numbers <= PLAIN * (1 + scheme.pair)
+    return (explicit or small) and not program.effects and not any(name in OPAQUE for name in _applied(program.jaxpr))
 
 
 def _applied(jaxpr: Any) -> Iterator[str]:
