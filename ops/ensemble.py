@@ -86,13 +86,13 @@ class State(NamedTuple):
     tnext: Any
     steps: Any
     accepted: Any
-    errors: Any
-    """Inverse scaled errors of the last two accepted steps."""
-
     phase: Any
 
-    due: Any
-    """Whether the last attempt passed a time of saving."""
+    errors: Any = None
+    """Inverse scaled errors of the last two accepted steps, if the controller looks at them."""
+
+    due: Any = None
+    """Whether the last attempt passed a time of saving, if there are such times."""
 
     probe: Any = None
     """What is integrated beside `y` for its error alone, with its slope."""
@@ -186,6 +186,20 @@ class Lane:
         values, saves = [VALUE] * self.structure.num_leaves, [SAVE] if self.saves else []
         return (*[TIME] * times, *values, *saves, *[ARGUMENT] * self.arguments)
 
+    @property
+    def wide(self) -> tuple[bool, ...]:
+        """Which operands must have lanes, though all samples share them."""
+        jumps = [True] * 4 if self.jumps else []
+        others = self.saves + self.arguments
+        return (False, False, False, *jumps, *[True] * self.structure.num_leaves, *[False] * others)
+
+    @property
+    def kept(self) -> tuple[bool, ...]:
+        """Which operands a lane needs after its start."""
+        jumps = [True] * 4 if self.jumps else []
+        others = self.saves + self.arguments
+        return (True, True, self.steps.fixed, *jumps, *[False] * self.structure.num_leaves, *[True] * others)
+
     def unpack(self, operands: Sequence[Any]) -> Operands:
         """The operands by their names."""
         times, leaves = 7 if self.jumps else 3, self.structure.num_leaves
@@ -214,22 +228,24 @@ class Lane:
         """Every lane at the begin of its sample."""
         given = self.unpack(operands)
         whole = given.y0
-        begin, end = given.sign * given.t0, given.sign * given.t1
+        lanes = jax.tree_util.tree_leaves(whole)[0].shape[-1:]
+        begin, end = jnp.broadcast_to(given.sign * given.t0, lanes), given.sign * given.t1
         slope = None
         if self._reuses:
             seen = given.seen(begin, begin, given.after(begin) if self.jumps else None)
             slope = self.slopes(flags)(given.sign * seen, whole, given.arguments)
-        count = jnp.zeros(begin.shape, jnp.int32)
-        ones = jnp.ones(begin.shape, _real_of(whole))
+        count = jnp.zeros(lanes, jnp.int32)
+        errors = (jnp.ones(lanes, _real_of(whole)),) * 2 if self._remembers else None
         phase = jnp.where(begin < end, RUNNING, jnp.where(begin >= end, REACHED, BEYOND)).astype(jnp.int8)
         y, probe = self._parts(whole, slope)
         tnext, limits, wish = begin + given.first, None, None
         if self.jumps:
-            limits, wish = given.after(begin), lax.stop_gradient(given.first)
+            limits, wish = given.after(begin), lax.stop_gradient(jnp.broadcast_to(given.first, lanes))
             tnext = jnp.where(tnext < limits, tnext, limits)
         tnext = jnp.minimum(tnext, end)
         now, rate = y
-        return State(now, rate, begin, tnext, count, count, (ones, ones), phase, phase < 0, probe, limits, wish)
+        due = phase < 0 if self.saves else None
+        return State(now, rate, begin, tnext, count, count, phase, errors, due, probe, limits, wish)
 
     def _parts(self, whole: Any, slope: Any) -> tuple[Any, Any]:
         """The state and its slope, and those of the probe."""
@@ -253,6 +269,11 @@ class Lane:
     def _reuses(self) -> bool:
         """Whether the last stage of a step is the first one of the next."""
         return self._tableau is not None and bool(self._tableau.fsal)
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether the size of a step depends on the errors of those before it."""
+        return not self.steps.fixed and (self.steps.pcoeff != 0 or self.steps.dcoeff != 0)
 
     def _norm(self, error: Any) -> Any:
         """The square of the scaled error of each lane."""
@@ -318,13 +339,13 @@ class Lane:
         else:
             keep, wished, errors = self._control(state, size, whole, y, error)
             keep &= active
-        saved, due, held = None, keep & False, keep & False
+        saved, due, moves = None, None, active
         if self.saves:
             due = keep & (times[0] <= state.tnext)
             held = due & (later <= state.tnext)
             keep &= ~held
+            moves = active & ~held
             saved = Saved(self._interpolated(times[0], state, y, stages, sign))
-        moves = active & ~held
         t = jnp.where(keep, state.tnext, state.t)
         last = stages[-1] if self._reuses else None
         limits: Any = None
@@ -365,8 +386,8 @@ class Lane:
             jnp.where(moves, tnext, state.tnext),
             steps,
             state.accepted + keep,
-            _chosen(keep, errors, state.errors),
             jnp.where(moves, phase, state.phase).astype(jnp.int8),
+            _chosen(keep, errors, state.errors),
             due,
             probe,
             limits,
@@ -403,11 +424,11 @@ class Lane:
         square = lax.stop_gradient(self._norm(tree_map(scaled, before, y, error)))
         keep = square < 1
         order = self.order
-        last, older = state.errors
-        if rules.pcoeff == 0 and rules.dcoeff == 0:
+        errors = state.errors
+        if not self._remembers:
             factor = rules.safety * _inverse_root(square, 2 * order / rules.icoeff)
-            errors = state.errors
         else:
+            last, older = errors
             inverse = 1 / jnp.sqrt(square)
             factor = rules.safety * inverse ** ((rules.icoeff + rules.pcoeff + rules.dcoeff) / order)
             factor *= last ** (-(rules.pcoeff + 2 * rules.dcoeff) / order) * older ** (rules.dcoeff / order)
@@ -449,6 +470,19 @@ class Tangents:
     def kinds(self) -> tuple[str, ...]:
         """What each operand is; a tangent is what its operand is."""
         return (*self.of.kinds, *(k for k, m in zip(self.of.kinds, self.moving, strict=True) if m))
+
+    def _of_each(self, inner: Sequence[bool]) -> tuple[bool, ...]:
+        return (*inner, *(x for x, m in zip(inner, self.moving, strict=True) if m))
+
+    @property
+    def wide(self) -> tuple[bool, ...]:
+        """Which operands must have lanes, though all samples share them."""
+        return self._of_each(self.of.wide)
+
+    @property
+    def kept(self) -> tuple[bool, ...]:
+        """Which operands a lane needs after its start."""
+        return self._of_each(self.of.kept)
 
     @property
     def _times_move(self) -> bool:
@@ -594,7 +628,9 @@ def _inverse_root(square: Any, power: float) -> Any:
     return root
 
 
-def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int) -> Any:
+def drive(
+    rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int, wanted: Callable[[Any], bool]
+) -> tuple[Any, Any]:
     """Solve `count` samples.
 
     Args:
@@ -602,14 +638,16 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         operands: arrays; those with a flag have the samples as their first axis.
         flags: which those are.
         count: the number of samples.
+        wanted: whether the leaf of an outcome at a place is asked for.
 
     Returns:
-        An `Outcome` with the samples as the first axis of each array, then a pair of those and what was saved, if the rules save.
+        An `Outcome` with the samples as the first axis of each array and None for what is not wanted, then a pair of those and
+        what was saved, if the rules save.
     """
     lanes = _rounded(min(LANES, count))
     every = EVERY if count > 1 else 1
     kinds = rules.kinds
-    wide = [flag or kind in (VALUE, TIME) for flag, kind in zip(flags, kinds, strict=True)]
+    wide = [flag or lies for flag, lies in zip(flags, rules.wide, strict=True)]
     depth = [len(axes) for axes in _levels(rules)]
     saves = [i for i, kind in enumerate(kinds) if kind == SAVE]
     common = [
@@ -631,10 +669,15 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
 
         return [one(i) for i in range(len(operands))]
 
-    carried = [i for i in range(len(operands)) if wide[i] and i not in saves]
+    nobody = jnp.full(lanes, count)
+    held = jax.eval_shape(load, nobody)
+    lying = [i for i in range(len(operands)) if wide[i] and i not in saves]
+    carried = [i for i in lying if rules.kept[i]]
+    blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
 
     def full(values: Sequence[Any]) -> list[Any]:
-        every_one = list(common)
+        """The operands of the lanes; of those that no step needs, none that mean anything."""
+        every_one = [blank(held[i]) if i in lying else x for i, x in enumerate(common)]
         for i, value in zip(carried, values, strict=True):
             every_one[i] = value
         return every_one
@@ -646,7 +689,7 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         if not number:
             return [], None
         sign = jnp.where(operand[1] < operand[0], -1, 1).astype(operand[0].dtype)
-        sample, lane = jnp.minimum(index, count - 1), jnp.arange(lanes)
+        sample = jnp.minimum(index, count - 1)
 
         def at(i: int, place: Any) -> Any:
             place = jnp.minimum(place, number - 1)
@@ -656,15 +699,11 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
                 jnp.moveaxis(operands[i], 0, -1)[..., place, sample] if depth[i] else operands[i][sample, place]
             )
 
-        del lane
         first = [jnp.where(saved < number, at(i, saved), jnp.inf if not depth[i] else 0) for i in saves]
         return first, jnp.where(saved + 1 < number, at(saves[0], saved + 1), jnp.inf)
 
-    nobody = jnp.full(lanes, count)
-    held = jax.eval_shape(load, nobody)
     state, outcome = jax.eval_shape(lambda o: (rules.start(o, wide), rules.outcome(rules.start(o, wide), o)), held)
-    blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
-    out = tree_map(lambda leaf: jnp.zeros((count + 1, *leaf.shape[:-1]), leaf.dtype), outcome)
+    table = Table(outcome, wanted)
     kept: Any = None
     if number:
         value = jax.eval_shape(lambda s, o: rules.advance(s, o, wide, *times_of(nobody, nobody, o))[1], state, held)
@@ -679,15 +718,17 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
 
     def refill(carry: Any) -> Any:
         """Write the results of the lanes that are done, and give each the next sample."""
-        done, state, values, index, out, saved, head = carry
-        found = rules.outcome(state, full(values))
-        out = tree_map(lambda o, v: o.at[jnp.where(done, index, count)].set(jnp.moveaxis(v, -1, 0)), out, found)
-        index = jnp.where(done, jnp.minimum(head + jnp.cumsum(done) - 1, count), index)
+        done, state, values, index, out, saved, head, _ = carry
+        rows = table.rows(rules.outcome(state, full(values)))
+        out = tree_map(lambda o, v: o.at[jnp.where(done, index, count)].set(v), out, rows)
+        before = _sums(done)
+        index = jnp.where(done, jnp.minimum(head + before - 1, count), index)
         new = load(index)
         begun = rules.start(new, wide)
         state = tree_map(lambda a, b: jnp.where(done, a, b), begun, state)
         values = [jnp.where(done, new[i], old) for i, old in zip(carried, values, strict=True)]
-        return state, values, index, out, jnp.where(done, 0, saved), head + jnp.sum(done)
+        saved = jnp.where(done, 0, saved) if number else saved
+        return state, values, index, out, saved, head + before[-1], jnp.any(index < count)
 
     def attempt(carry: Any, _: Any) -> Any:
         state, values, index, saved = carry
@@ -699,29 +740,83 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         return (state, values, index, saved + due), (value, jnp.where(due, saved, number), due)
 
     def body(carry: Any) -> Any:
-        state, values, index, out, saved, kept, head = carry
+        state, values, index, out, saved, kept, head, busy = carry
         done = _primal(rules, state).phase != RUNNING
-        parts = done, state, values, index, out, saved, head
+        parts = done, state, values, index, out, saved, head, busy
         due = jnp.any(done & (index < count)) | (head == 0)
-        state, values, index, out, saved, head = lax.cond(due, refill, lambda c: c[1:], parts)
+        state, values, index, out, saved, head, busy = lax.cond(due, refill, lambda c: c[1:], parts)
         (state, values, index, saved), rows = lax.scan(attempt, (state, values, index, saved), None, length=every)
         if number:
             value, place, due = rows
             target = jnp.where(due, index, count)
             kept = tree_map(lambda o, v: o.at[target, place].set(jnp.moveaxis(v, -1, 1), mode="drop"), kept, value)
-        return state, values, index, out, saved, kept, head
+        return state, values, index, out, saved, kept, head, busy
 
     idle = _reached(rules, tree_map(blank, state))
     none = jnp.zeros((), nobody.dtype)
-    carry = (idle, [blank(held[i]) for i in carried], nobody, out, jnp.zeros_like(nobody), kept, none)
-    carry = lax.while_loop(lambda c: jnp.any(c[2] < count) | (c[6] == 0), body, carry)
-    out, kept = tree_map(lambda leaf: leaf[:count], carry[3]), carry[5]
+    saved = jnp.zeros_like(nobody) if number else None
+    carry = (idle, [blank(held[i]) for i in carried], nobody, table.empty(count), saved, kept, none, none == 0)
+    carry = lax.while_loop(lambda c: c[-1], body, carry)
+    found, kept = table.read(carry[3], count), carry[5]
     if number:
         leaves, structure = jax.tree_util.tree_flatten(kept)
         axes = _levels_of(rules, kept)
         leaves = [jnp.moveaxis(leaf, 1, 1 + len(a)) for leaf, a in zip(leaves, axes, strict=True)]
         kept = jax.tree_util.tree_unflatten(structure, leaves)
-    return out, kept
+    return found, kept
+
+
+class Table:
+    """The results of samples as rows, one array for each kind of number: one write instead of many."""
+
+    def __init__(self, outcome: Any, wanted: Callable[[Any], bool]):
+        leaves, self.structure = jax.tree_util.tree_flatten(outcome)
+        self.leaves = [leaf if wanted(place) else None for place, leaf in enumerate(leaves)]
+
+    @staticmethod
+    def _kind(leaf: Any) -> str:
+        return str(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.inexact) else "int32"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The dtypes of the arrays."""
+        return sorted({self._kind(leaf) for leaf in self.leaves if leaf is not None})
+
+    def _of(self, kind: str) -> list[int]:
+        return [i for i, leaf in enumerate(self.leaves) if leaf is not None and self._kind(leaf) == kind]
+
+    def _width(self, place: int) -> int:
+        return math.prod(self.leaves[place].shape[:-1])
+
+    def empty(self, count: int) -> dict[str, Any]:
+        """Arrays for so many samples, and one row more that nobody reads."""
+        return {kind: jnp.zeros((count + 1, sum(map(self._width, self._of(kind)))), kind) for kind in self.kinds}
+
+    def rows(self, outcome: Any) -> dict[str, Any]:
+        """The rows of lanes."""
+        leaves = jax.tree_util.tree_leaves(outcome)
+        parts = {k: [leaves[i].reshape(self._width(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
+        return {kind: jnp.concatenate(part).T for kind, part in parts.items()}
+
+    def read(self, arrays: dict[str, Any], count: int) -> Any:
+        """The results of `count` samples, the samples first."""
+        found: list[Any] = [None] * len(self.leaves)
+        for kind in self.kinds:
+            begin = 0
+            for i in self._of(kind):
+                leaf, end = self.leaves[i], begin + self._width(i)
+                found[i] = arrays[kind][:count, begin:end].reshape(count, *leaf.shape[:-1]).astype(leaf.dtype)
+                begin = end
+        return jax.tree_util.tree_unflatten(self.structure, found)
+
+
+def _sums(done: Any) -> Any:
+    """How many lanes up to each are done; for few lanes without a scan, which is several kernels."""
+    lanes = done.shape[0]
+    if lanes > 512:
+        return jnp.cumsum(done)
+    upto = np.tri(lanes, dtype=bool)
+    return jnp.sum(upto & done, axis=1)
 
 
 def _rounded(lanes: int) -> int:
@@ -914,11 +1009,11 @@ def _results(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: 
 def _compute(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any) -> list[Any]:
     """The results that are asked for."""
     del program
-    if count is None:
-        found = jax.tree_util.tree_leaves(tree_map(lambda leaf: leaf[0], drive(rules, operands, flags, 1)))
-    else:
-        found = jax.tree_util.tree_leaves(drive(rules, *_tied(rules, list(operands), list(flags), count), count))
-    return [found[i] for i in wanted]
+    of_one = count is None
+    tied = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
+    found = drive(rules, *tied, 1 if of_one else count, lambda place: place in wanted)
+    leaves = jax.tree_util.tree_leaves(found, is_leaf=lambda leaf: leaf is None)
+    return [leaves[i][0] if of_one else leaves[i] for i in wanted]
 
 
 def _abstract(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any) -> list[Any]:
@@ -1151,7 +1246,12 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
     if single:
         cotangents, count = [ct[None] for ct in cotangents], 1
     primals, tied = _tied(rules, primals, list(flags), count)
-    steps = _primal(rules, drive(rules, primals, tied, count)[0]).steps
+    outcome = _results(rules, primals, tied, count)[0]
+    places = jax.tree_util.tree_unflatten(
+        jax.tree_util.tree_structure(outcome), range(len(jax.tree_util.tree_leaves(outcome)))
+    )
+    asked = _primal(rules, places).steps
+    steps = _primal(rules, drive(rules, primals, tied, count, lambda place: place == asked)[0]).steps
     lanes = _rounded(min(count, REVERSED))
     blocks = -(-count // lanes)
     order = jnp.argsort(steps)[jnp.minimum(jnp.arange(blocks * lanes), count - 1)].reshape(blocks, lanes)
