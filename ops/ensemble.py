@@ -629,8 +629,8 @@ def _inverse_root(square: Any, power: float) -> Any:
 
 
 def drive(
-    rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int, wanted: Callable[[Any], bool]
-) -> tuple[Any, Any]:
+    rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int, wanted: Sequence[int]
+) -> tuple[list[Any], Any]:
     """Solve `count` samples.
 
     Args:
@@ -638,11 +638,11 @@ def drive(
         operands: arrays; those with a flag have the samples as their first axis.
         flags: which those are.
         count: the number of samples.
-        wanted: whether the leaf of an outcome at a place is asked for.
+        wanted: the places of the leaves of an outcome that are asked for.
 
     Returns:
-        An `Outcome` with the samples as the first axis of each array and None for what is not wanted, then a pair of those and
-        what was saved, if the rules save.
+        The leaves of an outcome with the samples as the first axis of each, None for what is not wanted; then what was saved, if
+        the rules save.
     """
     lanes = _rounded(min(LANES, count))
     every = EVERY if count > 1 else 1
@@ -769,9 +769,9 @@ def drive(
 class Table:
     """The results of samples as rows, one array for each kind of number: one write instead of many."""
 
-    def __init__(self, outcome: Any, wanted: Callable[[Any], bool]):
-        leaves, self.structure = jax.tree_util.tree_flatten(outcome)
-        self.leaves = [leaf if wanted(place) else None for place, leaf in enumerate(leaves)]
+    def __init__(self, outcome: Any, wanted: Sequence[int]):
+        self.all = jax.tree_util.tree_leaves(outcome)
+        self.leaves = {place: leaf for place, leaf in enumerate(self.all) if place in wanted}
 
     @staticmethod
     def _kind(leaf: Any) -> str:
@@ -780,10 +780,10 @@ class Table:
     @property
     def kinds(self) -> list[str]:
         """The dtypes of the arrays."""
-        return sorted({self._kind(leaf) for leaf in self.leaves if leaf is not None})
+        return sorted({self._kind(leaf) for leaf in self.leaves.values()})
 
     def _of(self, kind: str) -> list[int]:
-        return [i for i, leaf in enumerate(self.leaves) if leaf is not None and self._kind(leaf) == kind]
+        return [place for place, leaf in self.leaves.items() if self._kind(leaf) == kind]
 
     def _width(self, place: int) -> int:
         return math.prod(self.leaves[place].shape[:-1])
@@ -798,16 +798,16 @@ class Table:
         parts = {k: [leaves[i].reshape(self._width(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
         return {kind: jnp.concatenate(part).T for kind, part in parts.items()}
 
-    def read(self, arrays: dict[str, Any], count: int) -> Any:
+    def read(self, arrays: dict[str, Any], count: int) -> list[Any]:
         """The results of `count` samples, the samples first."""
-        found: list[Any] = [None] * len(self.leaves)
+        found: list[Any] = [None] * len(self.all)
         for kind in self.kinds:
             begin = 0
             for i in self._of(kind):
                 leaf, end = self.leaves[i], begin + self._width(i)
                 found[i] = arrays[kind][:count, begin:end].reshape(count, *leaf.shape[:-1]).astype(leaf.dtype)
                 begin = end
-        return jax.tree_util.tree_unflatten(self.structure, found)
+        return found
 
 
 def _sums(done: Any) -> Any:
@@ -1011,8 +1011,8 @@ def _compute(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, w
     del program
     of_one = count is None
     tied = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
-    found = drive(rules, *tied, 1 if of_one else count, lambda place: place in wanted)
-    leaves = jax.tree_util.tree_leaves(found, is_leaf=lambda leaf: leaf is None)
+    found, kept = drive(rules, *tied, 1 if of_one else count, wanted)
+    leaves = [*found, *jax.tree_util.tree_leaves(kept)]
     return [leaves[i][0] if of_one else leaves[i] for i in wanted]
 
 
@@ -1251,7 +1251,7 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
         jax.tree_util.tree_structure(outcome), range(len(jax.tree_util.tree_leaves(outcome)))
     )
     asked = _primal(rules, places).steps
-    steps = _primal(rules, drive(rules, primals, tied, count, lambda place: place == asked)[0]).steps
+    steps = drive(rules, primals, tied, count, [asked])[0][asked]
     lanes = _rounded(min(count, REVERSED))
     blocks = -(-count // lanes)
     order = jnp.argsort(steps)[jnp.minimum(jnp.arange(blocks * lanes), count - 1)].reshape(blocks, lanes)
