@@ -36,8 +36,18 @@ Field = Callable[[Any, Any, Any], Any]
 RUNNING, REACHED, MAX_STEPS, STUCK, BEYOND = 0, 1, 2, 3, 4
 """How a lane stands: on its way, at the end, out of steps, with no step short enough, or with a state too large."""
 
-LANES, EVERY = 128, 32
-"""Lanes of a pool, and the steps between two looks at the queue."""
+LANES, EVERY, NUMBERS = 128, 32, 1280
+"""Lanes of a pool at most, the steps between two looks at the queue, and the numbers of all lanes: with their stages they should stay in
+the nearest cache."""
+
+FEWEST = 4
+"""Lanes of a pool, and steps between two looks, however large the state is."""
+
+WAVE = 65536
+"""Lanes of a pool on a GPU or TPU, which has no use for few."""
+
+REST = 8
+"""When the queue is empty and so many lanes are left, they go on by themselves."""
 
 VECTOR = 8
 """Lanes come in multiples of it: the numbers of the widest vector."""
@@ -644,8 +654,6 @@ def drive(
         The leaves of an outcome with the samples as the first axis of each, None for what is not wanted; then what was saved, if
         the rules save.
     """
-    lanes = _rounded(min(LANES, count))
-    every = EVERY if count > 1 else 1
     kinds = rules.kinds
     wide = [flag or lies for flag, lies in zip(flags, rules.wide, strict=True)]
     depth = [len(axes) for axes in _levels(rules)]
@@ -669,15 +677,19 @@ def drive(
 
         return [one(i) for i in range(len(operands))]
 
+    one = jax.eval_shape(lambda o: rules.start(o, wide), jax.eval_shape(load, jnp.zeros(1, int)))
+    lanes, every = _width(sum(math.prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(one)), count)
     nobody = jnp.full(lanes, count)
     held = jax.eval_shape(load, nobody)
     lying = [i for i in range(len(operands)) if wide[i] and i not in saves]
     carried = [i for i in lying if rules.kept[i]]
     blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
 
-    def full(values: Sequence[Any]) -> list[Any]:
+    def full(values: Sequence[Any], width: int = lanes) -> list[Any]:
         """The operands of the lanes; of those that no step needs, none that mean anything."""
-        every_one = [blank(held[i]) if i in lying else x for i, x in enumerate(common)]
+        every_one = [
+            jnp.zeros((*held[i].shape[:-1], width), held[i].dtype) if i in lying else x for i, x in enumerate(common)
+        ]
         for i, value in zip(carried, values, strict=True):
             every_one[i] = value
         return every_one
@@ -716,11 +728,14 @@ def drive(
             ],
         )
 
+    def rows_of(state: Any, values: Any) -> Any:
+        return table.rows(rules.outcome(state, full(values, _primal(rules, state).phase.shape[0])))
+
     def refill(carry: Any) -> Any:
         """Write the results of the lanes that are done, and give each the next sample."""
         done, state, values, index, out, saved, head, _ = carry
-        rows = table.rows(rules.outcome(state, full(values)))
-        out = tree_map(lambda o, v: o.at[jnp.where(done, index, count)].set(v), out, rows)
+        target = jnp.where(done, index, count)
+        out = tree_map(lambda o, v: o.at[target].set(v), out, rows_of(state, values))
         before = _sums(done)
         index = jnp.where(done, jnp.minimum(head + before - 1, count), index)
         new = load(index)
@@ -732,12 +747,23 @@ def drive(
 
     def attempt(carry: Any, _: Any) -> Any:
         state, values, index, saved = carry
-        operand = full(values)
+        operand = full(values, index.shape[0])
         state, value = rules.advance(state, operand, wide, *times_of(index, saved, operand))
         if value is None:
             return (state, values, index, saved), None
         due = _primal(rules, state).due
         return (state, values, index, saved + due), (value, jnp.where(due, saved, number), due)
+
+    def attempts(parts: Any, kept: Any) -> Any:
+        """Some attempts of every lane; what they pass is saved."""
+        parts, rows = lax.scan(attempt, parts, None, length=every)
+        if number:
+            value, place, due = rows
+            target = jnp.where(due, parts[2], count)
+            kept = tree_map(lambda o, v: o.at[target, place].set(jnp.moveaxis(v, -1, 1), mode="drop"), kept, value)
+        return parts, kept
+
+    rest = REST if lanes >= 4 * REST and count > lanes else 0
 
     def body(carry: Any) -> Any:
         state, values, index, out, saved, kept, head, busy = carry
@@ -745,19 +771,30 @@ def drive(
         parts = done, state, values, index, out, saved, head, busy
         due = jnp.any(done & (index < count)) | (head == 0)
         state, values, index, out, saved, head, busy = lax.cond(due, refill, lambda c: c[1:], parts)
-        (state, values, index, saved), rows = lax.scan(attempt, (state, values, index, saved), None, length=every)
-        if number:
-            value, place, due = rows
-            target = jnp.where(due, index, count)
-            kept = tree_map(lambda o, v: o.at[target, place].set(jnp.moveaxis(v, -1, 1), mode="drop"), kept, value)
+        (state, values, index, saved), kept = attempts((state, values, index, saved), kept)
+        if rest:
+            left = jnp.sum((_primal(rules, state).phase == RUNNING) & (index < count))
+            busy = (head < count) | (left > rest)
         return state, values, index, out, saved, kept, head, busy
 
     idle = _reached(rules, tree_map(blank, state))
     none = jnp.zeros((), nobody.dtype)
     saved = jnp.zeros_like(nobody) if number else None
     carry = (idle, [blank(held[i]) for i in carried], nobody, table.empty(count), saved, kept, none, none == 0)
-    carry = lax.while_loop(lambda c: c[-1], body, carry)
-    found, kept = table.read(carry[3], count), carry[5]
+    state, values, index, out, saved, kept, *_ = lax.while_loop(lambda c: c[-1], body, carry)
+    if rest:  # the lanes that are left take narrow steps; at the end all rows are written at once
+        running = (_primal(rules, state).phase == RUNNING) & (index < count)
+        _, chosen = lax.top_k(running, rest)
+        last = tree_map(lambda leaf: leaf[..., chosen], (state, values, jnp.where(running, index, count), saved))
+        last, kept = lax.while_loop(
+            lambda c: jnp.any((_primal(rules, c[0][0]).phase == RUNNING) & (c[0][2] < count)),
+            lambda c: attempts(*c),
+            (last, kept),
+        )
+        target = jnp.concatenate([jnp.where(running, count, index), last[2]])
+        rows = tree_map(lambda *parts: jnp.concatenate(parts), rows_of(state, values), rows_of(*last[:2]))
+        out = tree_map(lambda o, v: o.at[target].set(v), out, rows)
+    found = table.read(out, count)
     if number:
         leaves, structure = jax.tree_util.tree_flatten(kept)
         axes = _levels_of(rules, kept)
@@ -785,17 +822,17 @@ class Table:
     def _of(self, kind: str) -> list[int]:
         return [place for place, leaf in self.leaves.items() if self._kind(leaf) == kind]
 
-    def _width(self, place: int) -> int:
+    def _size(self, place: int) -> int:
         return math.prod(self.leaves[place].shape[:-1])
 
     def empty(self, count: int) -> dict[str, Any]:
         """Arrays for so many samples, and one row more that nobody reads."""
-        return {kind: jnp.zeros((count + 1, sum(map(self._width, self._of(kind)))), kind) for kind in self.kinds}
+        return {kind: jnp.zeros((count + 1, sum(map(self._size, self._of(kind)))), kind) for kind in self.kinds}
 
     def rows(self, outcome: Any) -> dict[str, Any]:
         """The rows of lanes."""
         leaves = jax.tree_util.tree_leaves(outcome)
-        parts = {k: [leaves[i].reshape(self._width(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
+        parts = {k: [leaves[i].reshape(self._size(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
         return {kind: jnp.concatenate(part).T for kind, part in parts.items()}
 
     def read(self, arrays: dict[str, Any], count: int) -> list[Any]:
@@ -804,7 +841,7 @@ class Table:
         for kind in self.kinds:
             begin = 0
             for i in self._of(kind):
-                leaf, end = self.leaves[i], begin + self._width(i)
+                leaf, end = self.leaves[i], begin + self._size(i)
                 found[i] = arrays[kind][:count, begin:end].reshape(count, *leaf.shape[:-1]).astype(leaf.dtype)
                 begin = end
         return found
@@ -817,6 +854,16 @@ def _sums(done: Any) -> Any:
         return jnp.cumsum(done)
     upto = np.tri(lanes, dtype=bool)
     return jnp.sum(upto & done, axis=1)
+
+
+def _width(numbers: int, count: int) -> tuple[int, int]:
+    """The lanes of a pool of `count` samples whose state is so many numbers, and the attempts between two looks at the queue."""
+    if count == 1:
+        return 1, 1
+    if jax.default_backend() != "cpu":
+        return _rounded(min(WAVE, count)), EVERY
+    lanes = max(FEWEST, min(LANES, 2 ** int(math.log2(max(NUMBERS / numbers, 1)))))
+    return (lanes if lanes < VECTOR else _rounded(min(lanes, count))), min(EVERY, lanes)
 
 
 def _rounded(lanes: int) -> int:
@@ -1010,8 +1057,8 @@ def _compute(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, w
     """The results that are asked for."""
     del program
     of_one = count is None
-    tied = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
-    found, kept = drive(rules, *tied, 1 if of_one else count, wanted)
+    given, wide = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
+    found, kept = drive(rules, given, wide, 1 if of_one else count, wanted)
     leaves = [*found, *jax.tree_util.tree_leaves(kept)]
     return [leaves[i][0] if of_one else leaves[i] for i in wanted]
 
