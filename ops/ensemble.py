@@ -950,13 +950,17 @@ Parameters: `rules`; `program`, that of the vector field, for those who look int
 PRIMITIVE.multiple_results = True
 
 
-def fits(program: Any, scheme: Any) -> bool:
-    """Whether a pool of lanes can solve with a method and a vector field: an explicit Runge-Kutta method, or Rodas5P for a few numbers,
-    and a field that is differentiated as it stands, and does nothing but compute."""
-    explicit = issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler)  # isinstance sees through HalfSolver
-    numbers = sum(int(np.prod(x.shape)) for x in program.out_avals)
-    small = issubclass(type(scheme), Rodas5P) and numbers <= PLAIN * (1 + scheme.pair)
-    return (explicit or small) and not program.effects and not any(name in OPAQUE for name in _applied(program.jaxpr))
+def hindrance(program: Any, scheme: Any) -> str:
+    """Why a pool of lanes cannot solve with a method and a vector field; empty if it can: with an explicit Runge-Kutta method, or Rodas5P
+    for a few numbers, and a field that is differentiated as it stands, and does nothing but compute."""
+    numbers = sum(math.prod(x.shape) for x in program.out_avals)
+    if issubclass(type(scheme), Rodas5P):
+        if numbers > PLAIN * (1 + scheme.pair):
+            return f"its state has more than {PLAIN} numbers"
+    elif not issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler):  # isinstance sees through HalfSolver
+        return f"{type(scheme).__name__} is neither an explicit Runge-Kutta method nor Rodas5P"
+    opaque = next((name for name in _applied(program.jaxpr) if name in OPAQUE), "an effect" if program.effects else "")
+    return f"its vector field has {opaque}" if opaque else ""
 
 
 def _applied(jaxpr: Any) -> Iterator[str]:

@@ -44,6 +44,9 @@ from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
 
+POOLED, LOCKSTEP = "solved in a pool of lanes", "solved in lockstep: "
+"""Names of the scopes in which a solve is traced, which say how it is computed under `jax.vmap`, and why."""
+
 OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 """Codes of `Solution.status`."""
 
@@ -181,31 +184,39 @@ def solve(
         return whole(probed.of_state(state))
 
     asked = None if times is None else jnp.where(sound & begun, times, start)
-    if not (event or dense or every_step or backsolves) and mass is None and _pools(chosen, between):
+    asks = {"an event": event, "dense": dense, "every step": every_step, "backsolve": backsolves, "a mass matrix": mass}
+    hindrance = next(
+        (f"it asks for {name}" for name, value in asks.items() if value is not None and value is not False), ""
+    )
+    hindrance = hindrance or _hindrance(chosen, between)
+    if not hindrance:
         program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
-        if ensemble.fits(program, scheme):
-            y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
+        hindrance = ensemble.hindrance(program, scheme)
+        if not hindrance:
+            with jax.named_scope(POOLED):
+                y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
             y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
             status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)
             kept = _where(status == OK, y, jnp.nan)
             return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
-    found = diffrax.diffeqsolve(
-        probed.field.terms(),
-        scheme if between is None else Between(scheme, between),
-        start,
-        last,
-        _first_step(chosen, start, end),
-        probed.state,
-        args,
-        saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
-        stepsize_controller=_controller(
-            chosen, between, None if event is None else last - start, probed.norm, of_state, asked
-        ),
-        adjoint=adjoint,
-        event=None if event is None else _event(event, slope, start, last, y0, args, of_state, whole),
-        max_steps=chosen.max_steps,
-        throw=False,
-    )
+    with jax.named_scope(f"{LOCKSTEP}{hindrance}"):
+        found = diffrax.diffeqsolve(
+            probed.field.terms(),
+            scheme if between is None else Between(scheme, between),
+            start,
+            last,
+            _first_step(chosen, start, end),
+            probed.state,
+            args,
+            saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
+            stepsize_controller=_controller(
+                chosen, between, None if event is None else last - start, probed.norm, of_state, asked
+            ),
+            adjoint=adjoint,
+            event=None if event is None else _event(event, slope, start, last, y0, args, of_state, whole),
+            max_steps=chosen.max_steps,
+            throw=False,
+        )
     stopped = found.result == diffrax.RESULTS.event_occurred
     saved_ts, saved_ys = ([found.ts] * 2, [found.ys] * 2) if backsolves else (found.ts, found.ys)
     stop = saved_ts[0][0]
@@ -569,13 +580,17 @@ def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
             )
 
 
-def _pools(solver: Solver, jumps: Jumps | None) -> bool:
-    """Whether a pool of lanes may do the solve, as far as settings go."""
+def _hindrance(solver: Solver, jumps: Jumps | None) -> str:
+    """Why the settings keep a solve out of a pool of lanes; empty if they do not."""
     numbers = (solver.dtmin, solver.dtmax, solver.max_abs, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.safety)
     known = all(isinstance(x, int | float | None) for x in (*numbers, solver.factormin, solver.factormax))
-    named = isinstance(solver.adjoint, str) and (solver.step is None or jumps is None)
-    bounded = solver.checkpoints is not None and _mode(solver) != "forward"  # diffrax keeps that bound of memory
-    return known and named and solver.icoeff > 0 and not bounded
+    if not known or solver.icoeff <= 0:
+        return "solver holds settings of the controller that are traced, or an icoeff of 0"
+    if not isinstance(solver.adjoint, str):
+        return "solver.adjoint is an object"
+    if solver.checkpoints is not None and _mode(solver) != "forward":
+        return "solver.checkpoints bounds its memory"
+    return "" if solver.step is None or jumps is None else "its steps are fixed and its vector field jumps"
 
 
 def _mode(solver: Solver) -> Any:
