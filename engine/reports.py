@@ -43,6 +43,7 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
 def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[str, Any]:
     """A plan as plain data, with XLA's account of a compiled chunk, and what a check of its stages found, if there was one."""
     from engine.derivatives import adjoint_in_effect
+    from engine.sites import solves
 
     draft = plan.draft
     return {
@@ -70,6 +71,9 @@ def plan_as_data(plan: Plan, cost: Cost, purity: Purity | None = None) -> dict[s
             for one in plan.passes
         ],
         "hoisted": list(plan.hoisted),
+        "solves": [
+            list(pair) for pair in dict.fromkeys(solves(plan.sample_jaxpr, {s.name for s in draft.pipeline.stages}))
+        ],
         "samples": draft.design.samples,
         "sweep": dict(zip(draft.design.dims, draft.design.shape, strict=True)),
         "chunks": len(plan.blocks),
@@ -200,7 +204,9 @@ def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
 
 
 def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
-    """Chunks, memory and compilations."""
+    """How stages are solved, chunks, memory and compilations."""
+    from engine.sites import solves
+
     settings = plan.config.settings
     devices = f" on {len(plan.devices)} devices" if len(plan.devices) > 1 else ""
     if cost.bytes:
@@ -208,6 +214,8 @@ def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
         memory = f"{size(cost.bytes)} for each chunk in flight by XLA's account, {size(temporaries)} of them temporary"
     else:
         memory = f"about {size(plan.chunk_bytes)} for each chunk in flight"
+    names = {stage.name for stage in plan.draft.pipeline.stages}
+    solved = dict.fromkeys(f"{stage or '?'}: {words}" for stage, words in solves(plan.sample_jaxpr, names))
     rows = [
         ("samples", f"{plan.draft.design.samples} ({plan.draft.design.kind})"),
         (
@@ -218,6 +226,7 @@ def cost_rows(plan: Plan, cost: Cost) -> list[tuple[str, str]]:
     ]
     if cost.flops:
         rows.append(("work", f"{cost.flops:.3g} flops for each chunk, the body of a loop counted once"))
+    rows += [("solver" if i == 0 else "", words) for i, words in enumerate(solved)]
     return [
         *rows,
         ("stored", f"{size(plan.stored_bytes)} before compression"),

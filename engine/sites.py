@@ -23,6 +23,9 @@ OPS = str(ENGINE.parent / "ops")
 SOLVERS = ("diffrax", "optimistix", "lineax", "optax", "equinox/internal")
 """Packages whose own arithmetic is not the user's, though a line of the user's calls it."""
 
+SOLVED = "solved "
+"""How the names of scopes begin by which a library says in words how it solves."""
+
 TRANSPARENT = ("jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype")
 """Packages whose functions compute what the line says that calls them."""
 
@@ -172,10 +175,27 @@ def frames_of(eqn: Any) -> Iterator[tuple[str, int]]:
         yield frame.file_name, frame.line_num
 
 
-def stage_of(eqn: Any, stages: Collection[str]) -> str | None:
-    """The stage in whose `named_scope` an equation was traced; a derivative's equation keeps it."""
+def scopes_of(eqn: Any) -> Iterator[str]:
+    """The names of the `named_scope`s in which an equation was traced, outermost first; a derivative's equation keeps them."""
     stack = getattr(getattr(eqn.source_info, "name_stack", None), "stack", ())
-    return next((entry.name for entry in stack if type(entry).__name__ == "Scope" and entry.name in stages), None)
+    return (entry.name for entry in stack if type(entry).__name__ == "Scope")
+
+
+def stage_of(eqn: Any, stages: Collection[str]) -> str | None:
+    """The stage in which an equation was traced."""
+    return next((name for name in scopes_of(eqn) if name in stages), None)
+
+
+def solves(jaxpr: Any, stages: Collection[str], stage: str | None = None) -> Iterator[tuple[str | None, str]]:
+    """How each stage is solved: what a library says by a `named_scope` that begins with "solved"."""
+    for eqn in opened(jaxpr).eqns:
+        here = stage_of(eqn, stages) or stage
+        said = [name for name in scopes_of(eqn) if name.startswith(SOLVED)]
+        if said:
+            yield here, said[0].removeprefix(SOLVED)
+            continue
+        for _, inner in inner_jaxprs(eqn):
+            yield from solves(inner, stages, here)
 
 
 @functools.cache

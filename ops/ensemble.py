@@ -1,4 +1,4 @@
-"""Ensembles of explicit Runge-Kutta solves, in which no lane waits for another.
+"""Ensembles of solves by explicit Runge-Kutta methods, or by Rodas5P, in which no lane waits for another.
 
 `jax.vmap` of a solve by diffrax runs every sample for as long as the slowest one, and moves the whole state through memory at every
 step. Here a batch is a queue of samples and a pool of lanes: a lane that has finished its sample takes the next one, so that the work is
@@ -28,14 +28,26 @@ from jax import lax
 from jax.extend.core import Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir
 
+from ops.rosenbrock import PLAIN, Rodas5P, between, step_of_lanes
+
 tree_map = jax.tree_util.tree_map
 Field = Callable[[Any, Any, Any], Any]
 
 RUNNING, REACHED, MAX_STEPS, STUCK, BEYOND = 0, 1, 2, 3, 4
 """How a lane stands: on its way, at the end, out of steps, with no step short enough, or with a state too large."""
 
-LANES, EVERY = 128, 32
-"""Lanes of a pool, and the steps between two looks at the queue."""
+LANES, EVERY, NUMBERS = 128, 32, 1280
+"""Lanes of a pool at most, the steps between two looks at the queue, and the numbers of all lanes: with their stages they should stay in
+the nearest cache."""
+
+FEWEST = 4
+"""Lanes of a pool, and steps between two looks, however large the state is."""
+
+WAVE = 65536
+"""Lanes of a pool on a GPU or TPU, which has no use for few."""
+
+REST = 8
+"""When the queue is empty and so many lanes are left, they go on by themselves."""
 
 VECTOR = 8
 """Lanes come in multiples of it: the numbers of the widest vector."""
@@ -84,13 +96,13 @@ class State(NamedTuple):
     tnext: Any
     steps: Any
     accepted: Any
-    errors: Any
-    """Inverse scaled errors of the last two accepted steps."""
-
     phase: Any
 
-    due: Any
-    """Whether the last attempt passed a time of saving."""
+    errors: Any = None
+    """Inverse scaled errors of the last two accepted steps, if the controller looks at them."""
+
+    due: Any = None
+    """Whether the last attempt passed a time of saving, if there are such times."""
 
     probe: Any = None
     """What is integrated beside `y` for its error alone, with its slope."""
@@ -184,6 +196,20 @@ class Lane:
         values, saves = [VALUE] * self.structure.num_leaves, [SAVE] if self.saves else []
         return (*[TIME] * times, *values, *saves, *[ARGUMENT] * self.arguments)
 
+    @property
+    def wide(self) -> tuple[bool, ...]:
+        """Which operands must have lanes, though all samples share them."""
+        jumps = [True] * 4 if self.jumps else []
+        others = self.saves + self.arguments
+        return (False, False, False, *jumps, *[True] * self.structure.num_leaves, *[False] * others)
+
+    @property
+    def kept(self) -> tuple[bool, ...]:
+        """Which operands a lane needs after its start."""
+        jumps = [True] * 4 if self.jumps else []
+        others = self.saves + self.arguments
+        return (True, True, self.steps.fixed, *jumps, *[False] * self.structure.num_leaves, *[True] * others)
+
     def unpack(self, operands: Sequence[Any]) -> Operands:
         """The operands by their names."""
         times, leaves = 7 if self.jumps else 3, self.structure.num_leaves
@@ -212,22 +238,24 @@ class Lane:
         """Every lane at the begin of its sample."""
         given = self.unpack(operands)
         whole = given.y0
-        begin, end = given.sign * given.t0, given.sign * given.t1
+        lanes = jax.tree_util.tree_leaves(whole)[0].shape[-1:]
+        begin, end = jnp.broadcast_to(given.sign * given.t0, lanes), given.sign * given.t1
         slope = None
         if self._reuses:
             seen = given.seen(begin, begin, given.after(begin) if self.jumps else None)
             slope = self.slopes(flags)(given.sign * seen, whole, given.arguments)
-        count = jnp.zeros(begin.shape, jnp.int32)
-        ones = jnp.ones(begin.shape, _real_of(whole))
+        count = jnp.zeros(lanes, jnp.int32)
+        errors = (jnp.ones(lanes, _real_of(whole)),) * 2 if self._remembers else None
         phase = jnp.where(begin < end, RUNNING, jnp.where(begin >= end, REACHED, BEYOND)).astype(jnp.int8)
         y, probe = self._parts(whole, slope)
         tnext, limits, wish = begin + given.first, None, None
         if self.jumps:
-            limits, wish = given.after(begin), lax.stop_gradient(given.first)
+            limits, wish = given.after(begin), lax.stop_gradient(jnp.broadcast_to(given.first, lanes))
             tnext = jnp.where(tnext < limits, tnext, limits)
         tnext = jnp.minimum(tnext, end)
         now, rate = y
-        return State(now, rate, begin, tnext, count, count, (ones, ones), phase, phase < 0, probe, limits, wish)
+        due = phase < 0 if self.saves else None
+        return State(now, rate, begin, tnext, count, count, phase, errors, due, probe, limits, wish)
 
     def _parts(self, whole: Any, slope: Any) -> tuple[Any, Any]:
         """The state and its slope, and those of the probe."""
@@ -252,6 +280,11 @@ class Lane:
         """Whether the last stage of a step is the first one of the next."""
         return self._tableau is not None and bool(self._tableau.fsal)
 
+    @property
+    def _remembers(self) -> bool:
+        """Whether the size of a step depends on the errors of those before it."""
+        return not self.steps.fixed and (self.steps.pcoeff != 0 or self.steps.dcoeff != 0)
+
     def _norm(self, error: Any) -> Any:
         """The square of the scaled error of each lane."""
         if self.steps.probe_slack is None:
@@ -265,6 +298,9 @@ class Lane:
     ) -> tuple[Any, Any, Any]:
         """One step of every lane: the state after it, its error, and the stages."""
         h = sign * size
+        if isinstance(self.solver, Rodas5P):
+            pair = self.steps.probe_slack is not None
+            return step_of_lanes(lambda t, y: field(t, y, arguments), t, size, h, y, pair)
         tableau = self._tableau
         if tableau is None:
             return tree_map(lambda a, k: a + h.astype(_real(a)) * k, y, slope), None, [slope]
@@ -313,13 +349,13 @@ class Lane:
         else:
             keep, wished, errors = self._control(state, size, whole, y, error)
             keep &= active
-        saved, due, held = None, keep & False, keep & False
+        saved, due, moves = None, None, active
         if self.saves:
             due = keep & (times[0] <= state.tnext)
             held = due & (later <= state.tnext)
             keep &= ~held
+            moves = active & ~held
             saved = Saved(self._interpolated(times[0], state, y, stages, sign))
-        moves = active & ~held
         t = jnp.where(keep, state.tnext, state.t)
         last = stages[-1] if self._reuses else None
         limits: Any = None
@@ -360,8 +396,8 @@ class Lane:
             jnp.where(moves, tnext, state.tnext),
             steps,
             state.accepted + keep,
-            _chosen(keep, errors, state.errors),
             jnp.where(moves, phase, state.phase).astype(jnp.int8),
+            _chosen(keep, errors, state.errors),
             due,
             probe,
             limits,
@@ -371,6 +407,10 @@ class Lane:
 
     def _interpolated(self, time: Any, state: State, y: Any, stages: Any, sign: Any) -> Any:
         """The state of each lane at a time within its step."""
+        if isinstance(self.solver, Rodas5P):
+            part = (time - state.t) / jnp.where(state.tnext == state.t, 1, state.tnext - state.t)
+            after, *dense = (self._parts(k, None)[0][0] for k in (y, *stages))
+            return tree_map(lambda a, b, *k: between(part.astype(a.dtype), a, b, k), state.y, after, *dense)
         control = sign * (state.tnext - state.t)
         scaled = tree_map(lambda *k: jnp.stack([control.astype(_real(a)) * a for a in k]), *stages)
         if self.steps.probe_slack is not None:
@@ -394,11 +434,11 @@ class Lane:
         square = lax.stop_gradient(self._norm(tree_map(scaled, before, y, error)))
         keep = square < 1
         order = self.order
-        last, older = state.errors
-        if rules.pcoeff == 0 and rules.dcoeff == 0:
+        errors = state.errors
+        if not self._remembers:
             factor = rules.safety * _inverse_root(square, 2 * order / rules.icoeff)
-            errors = state.errors
         else:
+            last, older = errors
             inverse = 1 / jnp.sqrt(square)
             factor = rules.safety * inverse ** ((rules.icoeff + rules.pcoeff + rules.dcoeff) / order)
             factor *= last ** (-(rules.pcoeff + 2 * rules.dcoeff) / order) * older ** (rules.dcoeff / order)
@@ -440,6 +480,19 @@ class Tangents:
     def kinds(self) -> tuple[str, ...]:
         """What each operand is; a tangent is what its operand is."""
         return (*self.of.kinds, *(k for k, m in zip(self.of.kinds, self.moving, strict=True) if m))
+
+    def _of_each(self, inner: Sequence[bool]) -> tuple[bool, ...]:
+        return (*inner, *(x for x, m in zip(inner, self.moving, strict=True) if m))
+
+    @property
+    def wide(self) -> tuple[bool, ...]:
+        """Which operands must have lanes, though all samples share them."""
+        return self._of_each(self.of.wide)
+
+    @property
+    def kept(self) -> tuple[bool, ...]:
+        """Which operands a lane needs after its start."""
+        return self._of_each(self.of.kept)
 
     @property
     def _times_move(self) -> bool:
@@ -585,7 +638,9 @@ def _inverse_root(square: Any, power: float) -> Any:
     return root
 
 
-def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int) -> Any:
+def drive(
+    rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int, wanted: Sequence[int]
+) -> tuple[list[Any], Any]:
     """Solve `count` samples.
 
     Args:
@@ -593,14 +648,14 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         operands: arrays; those with a flag have the samples as their first axis.
         flags: which those are.
         count: the number of samples.
+        wanted: the places of the leaves of an outcome that are asked for.
 
     Returns:
-        An `Outcome` with the samples as the first axis of each array, then a pair of those and what was saved, if the rules save.
+        The leaves of an outcome with the samples as the first axis of each, None for what is not wanted; then what was saved, if
+        the rules save.
     """
-    lanes = _rounded(min(LANES, count))
-    every = EVERY if count > 1 else 1
     kinds = rules.kinds
-    wide = [flag or kind in (VALUE, TIME) for flag, kind in zip(flags, kinds, strict=True)]
+    wide = [flag or lies for flag, lies in zip(flags, rules.wide, strict=True)]
     depth = [len(axes) for axes in _levels(rules)]
     saves = [i for i, kind in enumerate(kinds) if kind == SAVE]
     common = [
@@ -622,10 +677,19 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
 
         return [one(i) for i in range(len(operands))]
 
-    carried = [i for i in range(len(operands)) if wide[i] and i not in saves]
+    one = jax.eval_shape(lambda o: rules.start(o, wide), jax.eval_shape(load, jnp.zeros(1, int)))
+    lanes, every = _width(sum(math.prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(one)), count)
+    nobody = jnp.full(lanes, count)
+    held = jax.eval_shape(load, nobody)
+    lying = [i for i in range(len(operands)) if wide[i] and i not in saves]
+    carried = [i for i in lying if rules.kept[i]]
+    blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
 
-    def full(values: Sequence[Any]) -> list[Any]:
-        every_one = list(common)
+    def full(values: Sequence[Any], width: int = lanes) -> list[Any]:
+        """The operands of the lanes; of those that no step needs, none that mean anything."""
+        every_one = [
+            jnp.zeros((*held[i].shape[:-1], width), held[i].dtype) if i in lying else x for i, x in enumerate(common)
+        ]
         for i, value in zip(carried, values, strict=True):
             every_one[i] = value
         return every_one
@@ -637,7 +701,7 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
         if not number:
             return [], None
         sign = jnp.where(operand[1] < operand[0], -1, 1).astype(operand[0].dtype)
-        sample, lane = jnp.minimum(index, count - 1), jnp.arange(lanes)
+        sample = jnp.minimum(index, count - 1)
 
         def at(i: int, place: Any) -> Any:
             place = jnp.minimum(place, number - 1)
@@ -647,15 +711,11 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
                 jnp.moveaxis(operands[i], 0, -1)[..., place, sample] if depth[i] else operands[i][sample, place]
             )
 
-        del lane
         first = [jnp.where(saved < number, at(i, saved), jnp.inf if not depth[i] else 0) for i in saves]
         return first, jnp.where(saved + 1 < number, at(saves[0], saved + 1), jnp.inf)
 
-    nobody = jnp.full(lanes, count)
-    held = jax.eval_shape(load, nobody)
     state, outcome = jax.eval_shape(lambda o: (rules.start(o, wide), rules.outcome(rules.start(o, wide), o)), held)
-    blank: Callable[..., Any] = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)  # noqa: E731
-    out = tree_map(lambda leaf: jnp.zeros((count + 1, *leaf.shape[:-1]), leaf.dtype), outcome)
+    table = Table(outcome, wanted)
     kept: Any = None
     if number:
         value = jax.eval_shape(lambda s, o: rules.advance(s, o, wide, *times_of(nobody, nobody, o))[1], state, held)
@@ -668,51 +728,142 @@ def drive(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: int
             ],
         )
 
+    def rows_of(state: Any, values: Any) -> Any:
+        return table.rows(rules.outcome(state, full(values, _primal(rules, state).phase.shape[0])))
+
     def refill(carry: Any) -> Any:
         """Write the results of the lanes that are done, and give each the next sample."""
-        done, state, values, index, out, saved, head = carry
-        found = rules.outcome(state, full(values))
-        out = tree_map(lambda o, v: o.at[jnp.where(done, index, count)].set(jnp.moveaxis(v, -1, 0)), out, found)
-        index = jnp.where(done, jnp.minimum(head + jnp.cumsum(done) - 1, count), index)
+        done, state, values, index, out, saved, head, _ = carry
+        target = jnp.where(done, index, count)
+        out = tree_map(lambda o, v: o.at[target].set(v), out, rows_of(state, values))
+        before = _sums(done)
+        index = jnp.where(done, jnp.minimum(head + before - 1, count), index)
         new = load(index)
         begun = rules.start(new, wide)
         state = tree_map(lambda a, b: jnp.where(done, a, b), begun, state)
         values = [jnp.where(done, new[i], old) for i, old in zip(carried, values, strict=True)]
-        return state, values, index, out, jnp.where(done, 0, saved), head + jnp.sum(done)
+        saved = jnp.where(done, 0, saved) if number else saved
+        return state, values, index, out, saved, head + before[-1], jnp.any(index < count)
 
     def attempt(carry: Any, _: Any) -> Any:
         state, values, index, saved = carry
-        operand = full(values)
+        operand = full(values, index.shape[0])
         state, value = rules.advance(state, operand, wide, *times_of(index, saved, operand))
         if value is None:
             return (state, values, index, saved), None
         due = _primal(rules, state).due
         return (state, values, index, saved + due), (value, jnp.where(due, saved, number), due)
 
-    def body(carry: Any) -> Any:
-        state, values, index, out, saved, kept, head = carry
-        done = _primal(rules, state).phase != RUNNING
-        parts = done, state, values, index, out, saved, head
-        due = jnp.any(done & (index < count)) | (head == 0)
-        state, values, index, out, saved, head = lax.cond(due, refill, lambda c: c[1:], parts)
-        (state, values, index, saved), rows = lax.scan(attempt, (state, values, index, saved), None, length=every)
+    def attempts(parts: Any, kept: Any) -> Any:
+        """Some attempts of every lane; what they pass is saved."""
+        parts, rows = lax.scan(attempt, parts, None, length=every)
         if number:
             value, place, due = rows
-            target = jnp.where(due, index, count)
+            target = jnp.where(due, parts[2], count)
             kept = tree_map(lambda o, v: o.at[target, place].set(jnp.moveaxis(v, -1, 1), mode="drop"), kept, value)
-        return state, values, index, out, saved, kept, head
+        return parts, kept
+
+    rest = REST if lanes >= 4 * REST and count > lanes else 0
+
+    def body(carry: Any) -> Any:
+        state, values, index, out, saved, kept, head, busy = carry
+        done = _primal(rules, state).phase != RUNNING
+        parts = done, state, values, index, out, saved, head, busy
+        due = jnp.any(done & (index < count)) | (head == 0)
+        state, values, index, out, saved, head, busy = lax.cond(due, refill, lambda c: c[1:], parts)
+        (state, values, index, saved), kept = attempts((state, values, index, saved), kept)
+        if rest:
+            left = jnp.sum((_primal(rules, state).phase == RUNNING) & (index < count))
+            busy = (head < count) | (left > rest)
+        return state, values, index, out, saved, kept, head, busy
 
     idle = _reached(rules, tree_map(blank, state))
     none = jnp.zeros((), nobody.dtype)
-    carry = (idle, [blank(held[i]) for i in carried], nobody, out, jnp.zeros_like(nobody), kept, none)
-    carry = lax.while_loop(lambda c: jnp.any(c[2] < count) | (c[6] == 0), body, carry)
-    out, kept = tree_map(lambda leaf: leaf[:count], carry[3]), carry[5]
+    saved = jnp.zeros_like(nobody) if number else None
+    carry = (idle, [blank(held[i]) for i in carried], nobody, table.empty(count), saved, kept, none, none == 0)
+    state, values, index, out, saved, kept, *_ = lax.while_loop(lambda c: c[-1], body, carry)
+    if rest:  # the lanes that are left take narrow steps; at the end all rows are written at once
+        running = (_primal(rules, state).phase == RUNNING) & (index < count)
+        _, chosen = lax.top_k(running, rest)
+        last = tree_map(lambda leaf: leaf[..., chosen], (state, values, jnp.where(running, index, count), saved))
+        last, kept = lax.while_loop(
+            lambda c: jnp.any((_primal(rules, c[0][0]).phase == RUNNING) & (c[0][2] < count)),
+            lambda c: attempts(*c),
+            (last, kept),
+        )
+        target = jnp.concatenate([jnp.where(running, count, index), last[2]])
+        rows = tree_map(lambda *parts: jnp.concatenate(parts), rows_of(state, values), rows_of(*last[:2]))
+        out = tree_map(lambda o, v: o.at[target].set(v), out, rows)
+    found = table.read(out, count)
     if number:
         leaves, structure = jax.tree_util.tree_flatten(kept)
         axes = _levels_of(rules, kept)
         leaves = [jnp.moveaxis(leaf, 1, 1 + len(a)) for leaf, a in zip(leaves, axes, strict=True)]
         kept = jax.tree_util.tree_unflatten(structure, leaves)
-    return out, kept
+    return found, kept
+
+
+class Table:
+    """The results of samples as rows, one array for each kind of number: one write instead of many."""
+
+    def __init__(self, outcome: Any, wanted: Sequence[int]):
+        self.all = jax.tree_util.tree_leaves(outcome)
+        self.leaves = {place: leaf for place, leaf in enumerate(self.all) if place in wanted}
+
+    @staticmethod
+    def _kind(leaf: Any) -> str:
+        return str(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.inexact) else "int32"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The dtypes of the arrays."""
+        return sorted({self._kind(leaf) for leaf in self.leaves.values()})
+
+    def _of(self, kind: str) -> list[int]:
+        return [place for place, leaf in self.leaves.items() if self._kind(leaf) == kind]
+
+    def _size(self, place: int) -> int:
+        return math.prod(self.leaves[place].shape[:-1])
+
+    def empty(self, count: int) -> dict[str, Any]:
+        """Arrays for so many samples, and one row more that nobody reads."""
+        return {kind: jnp.zeros((count + 1, sum(map(self._size, self._of(kind)))), kind) for kind in self.kinds}
+
+    def rows(self, outcome: Any) -> dict[str, Any]:
+        """The rows of lanes."""
+        leaves = jax.tree_util.tree_leaves(outcome)
+        parts = {k: [leaves[i].reshape(self._size(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
+        return {kind: jnp.concatenate(part).T for kind, part in parts.items()}
+
+    def read(self, arrays: dict[str, Any], count: int) -> list[Any]:
+        """The results of `count` samples, the samples first."""
+        found: list[Any] = [None] * len(self.all)
+        for kind in self.kinds:
+            begin = 0
+            for i in self._of(kind):
+                leaf, end = self.leaves[i], begin + self._size(i)
+                found[i] = arrays[kind][:count, begin:end].reshape(count, *leaf.shape[:-1]).astype(leaf.dtype)
+                begin = end
+        return found
+
+
+def _sums(done: Any) -> Any:
+    """How many lanes up to each are done; for few lanes without a scan, which is several kernels."""
+    lanes = done.shape[0]
+    if lanes > 512:
+        return jnp.cumsum(done)
+    upto = np.tri(lanes, dtype=bool)
+    return jnp.sum(upto & done, axis=1)
+
+
+def _width(numbers: int, count: int) -> tuple[int, int]:
+    """The lanes of a pool of `count` samples whose state is so many numbers, and the attempts between two looks at the queue."""
+    if count == 1:
+        return 1, 1
+    if jax.default_backend() != "cpu":
+        return _rounded(min(WAVE, count)), EVERY
+    lanes = max(FEWEST, min(LANES, 2 ** int(math.log2(max(NUMBERS / numbers, 1)))))
+    return (lanes if lanes < VECTOR else _rounded(min(lanes, count))), min(EVERY, lanes)
 
 
 def _rounded(lanes: int) -> int:
@@ -799,11 +950,17 @@ Parameters: `rules`; `program`, that of the vector field, for those who look int
 PRIMITIVE.multiple_results = True
 
 
-def fits(program: Any, scheme: Any) -> bool:
-    """Whether a pool of lanes can solve with a method and a vector field: an explicit Runge-Kutta method, and a field that is
-    differentiated as it stands, and does nothing but compute."""
-    explicit = issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler)  # isinstance sees through HalfSolver
-    return explicit and not program.effects and not any(name in OPAQUE for name in _applied(program.jaxpr))
+def hindrance(program: Any, scheme: Any) -> str:
+    """Why a pool of lanes cannot solve with a method and a vector field; empty if it can: with an explicit Runge-Kutta method, or Rodas5P
+    for a few numbers, and a field that is differentiated as it stands, and does nothing but compute."""
+    numbers = sum(math.prod(x.shape) for x in program.out_avals)
+    if issubclass(type(scheme), Rodas5P):
+        if numbers > PLAIN * (1 + scheme.pair):
+            return f"its state has more than {PLAIN} numbers"
+    elif not issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler):  # isinstance sees through HalfSolver
+        return f"{type(scheme).__name__} is neither an explicit Runge-Kutta method nor Rodas5P"
+    opaque = next((name for name in _applied(program.jaxpr) if name in OPAQUE), "an effect" if program.effects else "")
+    return f"its vector field has {opaque}" if opaque else ""
 
 
 def _applied(jaxpr: Any) -> Iterator[str]:
@@ -903,11 +1060,11 @@ def _results(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: 
 def _compute(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any) -> list[Any]:
     """The results that are asked for."""
     del program
-    if count is None:
-        found = jax.tree_util.tree_leaves(tree_map(lambda leaf: leaf[0], drive(rules, operands, flags, 1)))
-    else:
-        found = jax.tree_util.tree_leaves(drive(rules, *_tied(rules, list(operands), list(flags), count), count))
-    return [found[i] for i in wanted]
+    of_one = count is None
+    given, wide = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
+    found, kept = drive(rules, given, wide, 1 if of_one else count, wanted)
+    leaves = [*found, *jax.tree_util.tree_leaves(kept)]
+    return [leaves[i][0] if of_one else leaves[i] for i in wanted]
 
 
 def _abstract(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any) -> list[Any]:
@@ -1140,7 +1297,12 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
     if single:
         cotangents, count = [ct[None] for ct in cotangents], 1
     primals, tied = _tied(rules, primals, list(flags), count)
-    steps = _primal(rules, drive(rules, primals, tied, count)[0]).steps
+    outcome = _results(rules, primals, tied, count)[0]
+    places = jax.tree_util.tree_unflatten(
+        jax.tree_util.tree_structure(outcome), range(len(jax.tree_util.tree_leaves(outcome)))
+    )
+    asked = _primal(rules, places).steps
+    steps = drive(rules, primals, tied, count, [asked])[0][asked]
     lanes = _rounded(min(count, REVERSED))
     blocks = -(-count // lanes)
     order = jnp.argsort(steps)[jnp.minimum(jnp.arange(blocks * lanes), count - 1)].reshape(blocks, lanes)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from ops.adjoints import ADJOINTS
 from ops.newton import with_newton
+from ops.rosenbrock import Rodas5P
 from ops.spelling import nearest
 from ops.steps import FreeSteps
 
@@ -48,6 +49,7 @@ METHODS: dict[str, Method] = {
     "kvaerno3": Method(diffrax.Kvaerno3, 3),
     "kvaerno4": Method(diffrax.Kvaerno4, 4),
     "kvaerno5": Method(diffrax.Kvaerno5, 5),
+    "rodas5p": Method(Rodas5P, 5),
     "sil3": Method(diffrax.Sil3, 2),
     "kencarp3": Method(diffrax.KenCarp3, 3),
     "kencarp4": Method(diffrax.KenCarp4, 4),

@@ -8,6 +8,7 @@ Sources: P. Kidger, "On Neural Differential Equations", PhD thesis, Oxford (2021
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import warnings
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ops import ensemble
+from ops import mass_matrix as matrices
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
 from ops.bisection import Bisection
@@ -35,11 +37,15 @@ from ops.methods import Solver as Solver
 from ops.methods import Split as Split
 from ops.methods import VectorField, Whole, in_parts
 from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
+from ops.rosenbrock import Rodas5P
 from ops.spelling import nearest
 from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
+
+POOLED, LOCKSTEP = "solved in a pool of lanes", "solved in lockstep: "
+"""Names of the scopes in which a solve is traced, which say how it is computed under `jax.vmap`, and why."""
 
 OK, MAX_STEPS, NONFINITE, FAILED = 0, 2, 3, 4
 """Codes of `Solution.status`."""
@@ -79,6 +85,7 @@ def solve(
     jumps: Any = None,
     event: Callable[[Any, Any, Any], Any] | None = None,
     dense: bool = False,
+    mass_matrix: Any = None,
     **settings: Any,
 ) -> Solution:
     """Integrate `dy/dt = vector_field(t, y, args)` from `y(t0) = y0`.
@@ -106,6 +113,12 @@ def solve(
         event: a scalar function of `(t, y, args)`; the solve ends where it crosses zero, found by bisection inside the step. Its
             sign is looked at after each step, of which there are at least 100: a quicker crossing and return goes unseen.
         dense: whether to keep every step, for `interpolation`. This and "steps" take the memory of `max_steps` states.
+        mass_matrix: M of `M dy/dt = vector_field(t, y, args)`, constant, with solver rodas5p: (n, n) for a state of n real numbers as
+            one vector, or its diagonal, (n,) or in the structure of the state. It may be singular: rows of zeros, or combinations of
+            rows that are, are algebraic equations (of index 1: they determine what they are for). The initial values that these need
+            are found from those in `y0` by Newton's method, M y0 kept; where there are none `status` is 4. A matrix that JAX traces
+            tells of its algebraic equations by rows of zeros alone. The steps
+            follow the error of the state alone, also where it is differentiated.
         settings: fields of `Solver`, which win over those in `solver`.
 
     Returns:
@@ -150,41 +163,60 @@ def solve(
         start, end, times = _not_differentiated(start, end, times)
         vector_field, args = _without_closure(vector_field, start, y0, args)
     sound = _sound(y0, args, start, end, times)
-    last = jnp.where(sound, end, start)  # without a sound start there is nothing to integrate
+    begun, mass, slope = jnp.array(True), None, vector_field
+    if mass_matrix is not None:
+        mass = _mass_matrix(mass_matrix, chosen, adjoint, y0)
+        vector_field = Whole(mass.field(vector_field))
+        y0, begun = mass.consistent(vector_field, start, y0, args, chosen.atol)
+        slope = functools.partial(mass.slope, vector_field)
+    last = jnp.where(sound & begun, end, start)  # without a sound start there is nothing to integrate
     y0, vector_field, whole = _in_reals(vector_field, y0)
     probed = alone(y0, vector_field)
-    if is_differentiated() and chosen.step is None and not backsolves and not separable:
+    if is_differentiated() and chosen.step is None and not backsolves and not separable and mass is None:
         probed = with_tangent(vector_field, start, y0, args, chosen)
+
+    scheme = chosen.scheme
+    if isinstance(scheme, Rodas5P):
+        anew = chosen.atol if mass is not None and mass.singular and between is not None else None
+        scheme = replace(scheme, mass=mass, pair=probed.of_state(probed.state) is not probed.state, atol=anew)
 
     def of_state(state: Any) -> Any:
         return whole(probed.of_state(state))
 
-    asked = None if times is None else jnp.where(sound, times, start)
-    if not (event or dense or every_step or backsolves) and _pools(chosen, between):
+    asked = None if times is None else jnp.where(sound & begun, times, start)
+    asks = {"an event": event, "dense": dense, "every step": every_step, "backsolve": backsolves, "a mass matrix": mass}
+    hindrance = next(
+        (f"it asks for {name}" for name, value in asks.items() if value is not None and value is not False), ""
+    )
+    hindrance = hindrance or _hindrance(chosen, between)
+    if not hindrance:
         program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
-        if ensemble.fits(program, chosen.scheme):
-            y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
+        hindrance = ensemble.hindrance(program, scheme)
+        if not hindrance:
+            with jax.named_scope(POOLED):
+                y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
             y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
             status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)
             kept = _where(status == OK, y, jnp.nan)
             return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
-    found = diffrax.diffeqsolve(
-        probed.field.terms(),
-        chosen.scheme if between is None else Between(chosen.scheme, between),
-        start,
-        last,
-        _first_step(chosen, start, end),
-        probed.state,
-        args,
-        saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
-        stepsize_controller=_controller(
-            chosen, between, None if event is None else last - start, probed.norm, of_state, asked
-        ),
-        adjoint=adjoint,
-        event=None if event is None else _event(event, vector_field, start, last, y0, args, of_state, whole),
-        max_steps=chosen.max_steps,
-        throw=False,
-    )
+    with jax.named_scope(f"{LOCKSTEP}{hindrance}"):
+        found = diffrax.diffeqsolve(
+            probed.field.terms(),
+            scheme if between is None else Between(scheme, between),
+            start,
+            last,
+            _first_step(chosen, start, end),
+            probed.state,
+            args,
+            saveat=_saved_at("steps" if every_step else asked, probed.of_state, backsolves, dense),
+            stepsize_controller=_controller(
+                chosen, between, None if event is None else last - start, probed.norm, of_state, asked
+            ),
+            adjoint=adjoint,
+            event=None if event is None else _event(event, slope, start, last, y0, args, of_state, whole),
+            max_steps=chosen.max_steps,
+            throw=False,
+        )
     stopped = found.result == diffrax.RESULTS.event_occurred
     saved_ts, saved_ys = ([found.ts] * 2, [found.ys] * 2) if backsolves else (found.ts, found.ys)
     stop = saved_ts[0][0]
@@ -196,9 +228,10 @@ def solve(
         if reached is not None:  # no state at times after the event, or beyond the last step
             y = _where(jnp.isfinite(reached), y, jnp.nan)
     if not every_step:
-        y = _moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args)
+        y = _moved_by_its_ends(slope, y, y0, start, end, end if times is None else times, args)
     y = whole(y)
-    status = jnp.where(sound, _status(found.result, y, reached, chosen.max_abs), NONFINITE)
+    status = jnp.where(begun, _status(found.result, y, reached, chosen.max_abs), FAILED)
+    status = jnp.where(sound, status, NONFINITE)
     fine = status == OK
     event_time = None if event is None else jnp.where(stopped & fine, stop, jnp.nan)
     at = end if event is None else jnp.where(stopped & fine, stop, end)
@@ -218,6 +251,29 @@ def solve(
         None if held is None else jnp.sum(held, dtype=jnp.int32),
         interpolation(found.interpolation, at, fine, of_state) if dense else None,
     )
+
+
+def _mass_matrix(given: Any, solver: Solver, adjoint: Any, y0: Any) -> matrices.Mass:
+    """The mass matrix.
+
+    Raises:
+        ValueError: it is no such matrix, or the method or the adjoint takes none.
+    """
+    if not isinstance(solver.scheme, Rodas5P):
+        name = solver.method if isinstance(solver.method, str) else type(solver.method).__name__
+        raise ValueError(
+            f"`mass_matrix` must be left out with solver {name}, which solves y' = f(t, y) alone, but is given. Write solver: rodas5p."
+        )
+    if isinstance(adjoint, diffrax.BacksolveAdjoint):
+        raise ValueError(
+            "`mass_matrix` must be left out with adjoint backsolve, which takes the slope as it is, but is given. "
+            "Write adjoint: checkpointed."
+        )
+    if any(map(jnp.iscomplexobj, jax.tree_util.tree_leaves(y0))):
+        raise ValueError(
+            "`mass_matrix` must be left out with a complex state, but is given. Solve for real and imaginary parts."
+        )
+    return matrices.mass_matrix(given, y0)
 
 
 def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[Any]:
@@ -524,13 +580,17 @@ def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
             )
 
 
-def _pools(solver: Solver, jumps: Jumps | None) -> bool:
-    """Whether a pool of lanes may do the solve, as far as settings go."""
+def _hindrance(solver: Solver, jumps: Jumps | None) -> str:
+    """Why the settings keep a solve out of a pool of lanes; empty if they do not."""
     numbers = (solver.dtmin, solver.dtmax, solver.max_abs, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.safety)
     known = all(isinstance(x, int | float | None) for x in (*numbers, solver.factormin, solver.factormax))
-    named = isinstance(solver.adjoint, str) and (solver.step is None or jumps is None)
-    bounded = solver.checkpoints is not None and _mode(solver) != "forward"  # diffrax keeps that bound of memory
-    return known and named and solver.icoeff > 0 and not bounded
+    if not known or solver.icoeff <= 0:
+        return "solver holds settings of the controller that are traced, or an icoeff of 0"
+    if not isinstance(solver.adjoint, str):
+        return "solver.adjoint is an object"
+    if solver.checkpoints is not None and _mode(solver) != "forward":
+        return "solver.checkpoints bounds its memory"
+    return "" if solver.step is None or jumps is None else "its steps are fixed and its vector field jumps"
 
 
 def _mode(solver: Solver) -> Any:

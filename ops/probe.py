@@ -17,6 +17,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from ops.methods import Solver, VectorField
+from ops.rosenbrock import Rodas5P
 
 PROBE_SLACK = 10.0
 """How much larger than the state's the error of a tangent may be in one step: derivatives get about a digit less than values."""
@@ -68,8 +69,8 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
 
         return direction
 
-    implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver)
-    hold: Any = same if implicit else jax.lax.stop_gradient  # Newton's method needs the whole Jacobian
+    implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P)
+    hold: Any = same if implicit else jax.lax.stop_gradient  # an implicit method needs the whole Jacobian
 
     def augment(part: VectorField) -> VectorField:
         closed, held = jax.closure_convert(part, start, y0, args)

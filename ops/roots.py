@@ -249,7 +249,7 @@ def real(guess: Any, name: str = "guess") -> Any:
             raise ValueError(f"`{name}` must hold numbers, but holds {leaf!r}.") from None
         if jnp.issubdtype(array.dtype, jnp.complexfloating):
             raise ValueError(f"`{name}` must be real, but holds {array.dtype}. Solve for real and imaginary parts.")
-        if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(array))):
+        if not isinstance(array, jax.core.Tracer) and not np.isfinite(np.asarray(array)).all():
             raise ValueError(f"`{name}` must be finite, but holds {leaf!r}.")
         return jnp.asarray(array, array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float))
 

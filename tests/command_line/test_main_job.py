@@ -122,6 +122,27 @@ def test_plan_costs_no_run(project: Project) -> None:
     assert list(project.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "in a pool of lanes"),
+        pytest.param(
+            ["solver=kvaerno3"],
+            "in lockstep: Kvaerno3 is neither an explicit Runge-Kutta method nor Rodas5P",
+            marks=pytest.mark.slow,
+        ),
+        (
+            ["+derivatives.denergy.mode=reverse", "solver.checkpoints=16"],
+            "in lockstep: solver.checkpoints bounds its memory",
+        ),
+    ],
+)
+def test_plan_says_how_a_sweep_is_solved(project: Project, options: list[str], words: str) -> None:
+    answer = project.cli("plan", OSCILLATOR, "--json", *options)
+    assert answer.code == 0, answer.err
+    assert answer.json["solves"] == [["motion", words]]
+
+
 def test_help_is_fast_and_teaches(project: Project) -> None:
     start = time.perf_counter()
     answer = project.cli("--help")

@@ -19,10 +19,6 @@ from typing import Any, NamedTuple
 GROUPS = ("ivp", "gradient", "event", "uq", "sde", "pde", "bvp", "sweep", "chaos")
 """The groups that are simulations; optimization and inverse problems are solved by a design loop."""
 
-ELSEWHERE = ("dae_chemakzo",)
-"""Problems that are no ordinary differential equation as they stand."""
-
-
 LAST_DIGIT = 0.3
 """Of a published figure the last digit may be off by one: two in 10**digits, relative to the whole."""
 
@@ -68,7 +64,7 @@ class Comparison(NamedTuple):
 def problems() -> dict[str, dict[str, Any]]:
     """The simulation problems by id, in the order of the file."""
     text = (Path(__file__).parent / "problems.json").read_text(encoding="utf-8")
-    return {p["id"]: p for p in json.loads(text) if p["group"] in GROUPS and p["id"] not in ELSEWHERE}
+    return {p["id"]: p for p in json.loads(text) if p["group"] in GROUPS}
 
 
 def module_of(problem: str) -> str:

@@ -53,6 +53,21 @@ def ivp_oregonator() -> Answer:
     return solved(oregonator.vector_field, start, (77.27, 8.375e-6, 0.161), 360.0, "y1 y2 y3", **stiff)
 
 
+def dae_chemakzo() -> Answer:
+    """Of the sixth species there is an equilibrium instead of a rate."""
+
+    def field(t: Any, y: Any, args: Any) -> list[Any]:
+        r1, r2, r3 = 18.7 * y[0] ** 4 * jnp.sqrt(y[1]), 0.58 * y[2] * y[3], 0.58 / 34.4 * y[0] * y[4]
+        r4, r5 = 0.09 * y[0] * y[3] ** 2, 0.42 * y[5] ** 2 * jnp.sqrt(y[1])
+        inflow = 3.3 * (0.9 / 737 - y[1])
+        rates = [-2 * r1 + r2 - r3 - r4, -0.5 * r1 - r4 - 0.5 * r5 + inflow, r1 - r2 + r3, -r2 + r3 - 2 * r4]
+        return [*rates, r2 - r3 + r5, 115.83 * y[0] * y[3] - y[5]]
+
+    start = jnp.array([0.444, 0.00123, 0.0, 0.007, 0.0, 0.0])  # the last one is found
+    fine = {"method": "rodas5p", "rtol": 1e-11, "atol": 1e-14}
+    return solved(field, start, None, 180.0, "y1 y2 y3 y4 y5 y6", mass_matrix=[1.0] * 5 + [0.0], **fine)
+
+
 def ivp_beam() -> Answer:
     """Imaginary eigenvalues up to 6400i, which an explicit method of high order resolves; the force ends at pi."""
     n = 40

@@ -241,3 +241,9 @@ def test_trace_of_mathieus_monodromy_at_small_q() -> None:
     np.testing.assert_allclose(trace, 2 * math.cos(angle), rtol=1e-9)
     np.testing.assert_allclose(by_a, -math.pi * math.sin(angle) / math.sqrt(a), rtol=1e-8)
     np.testing.assert_allclose(by_q, 0, atol=1e-8)
+
+
+def test_a_guess_that_is_known_where_the_rest_is_traced() -> None:
+    guess = jnp.ones(2)
+    root = jax.jit(lambda a: find_root(lambda y, a: y * y - a, guess, a))(jnp.array([4.0, 9.0]))
+    np.testing.assert_allclose(root.value, [2.0, 3.0], rtol=1e-12)
