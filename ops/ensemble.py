@@ -628,10 +628,10 @@ def _real(leaf: Any) -> Any:
 
 
 def _inverse_root(square: Any, power: float) -> Any:
-    """`square ** (-1 / power)` to the last digits, by arithmetic alone where `power` is an integer: a call of `pow` costs as much as a step.
+    """`square ** (-1 / power)` to the last digits, by arithmetic alone where `power` is an integer, as it nearly always is.
 
-    The bits of a float are its logarithm, nearly: so begin C. J. Walczyk, L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method
-    of order four, and one of Newton's, give the rest.
+    A call of `pow` costs as much as all stages of a step. The bits of a float are nearly its logarithm: so begin C. J. Walczyk,
+    L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method of order four and one of Newton's do the rest.
     """
     n = round(power)
     if power != n or square.dtype not in (jnp.float32, jnp.float64):
