@@ -49,6 +49,9 @@ WAVE = 65536
 REST = 8
 """When the queue is empty and so many lanes are left, they go on by themselves."""
 
+LARGE, BARRIERS = 2048, jax.__version_info__ >= (0, 11)
+"""Numbers of a state, above which a pool needs a compiler that keeps barriers through its fusion."""
+
 VECTOR = 8
 """Lanes come in multiples of it: the numbers of the widest vector."""
 
@@ -966,6 +969,8 @@ def hindrance(program: Any, scheme: Any) -> str:
     if issubclass(type(scheme), Rodas5P):
         if numbers > PLAIN * (1 + scheme.pair):
             return f"its state has more than {PLAIN} numbers"
+    elif numbers > LARGE and not BARRIERS:
+        return f"its state has more than {LARGE} numbers, and this JAX would compute its stages again and again"
     elif not issubclass(type(scheme), diffrax.AbstractERK | diffrax.Euler):  # isinstance sees through HalfSolver
         return f"{type(scheme).__name__} is neither an explicit Runge-Kutta method nor Rodas5P"
     opaque = next((name for name in _applied(program.jaxpr) if name in OPAQUE), "an effect" if program.effects else "")
