@@ -117,8 +117,7 @@ def test_derivatives_of_a_stiff_linear_problem(mode: str) -> None:
     """By the rate, the start, both ends of time: the closed form's, and those of rodas5p."""
 
     def final(rate: Any, start: Any, begin: Any, end: Any, method: str) -> Any:
-        y = solve(relaxing, start, rate, t0=begin, t1=end, solver=method, rtol=1e-9, atol=1e-11).y
-        return y
+        return solve(relaxing, start, rate, t0=begin, t1=end, solver=method, rtol=1e-9, atol=1e-11).y
 
     def exact(rate: Any, start: Any, begin: Any, end: Any) -> Any:
         gone = jnp.exp(-rate * (end - begin))
