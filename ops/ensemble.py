@@ -33,8 +33,12 @@ from ops.rosenbrock import PLAIN, Rodas5P, between, step_of_lanes
 tree_map = jax.tree_util.tree_map
 Field = Callable[[Any, Any, Any], Any]
 
-RUNNING, REACHED, MAX_STEPS, STUCK, BEYOND = 0, 1, 2, 3, 4
-"""How a lane stands: on its way, at the end, out of steps, with no step short enough, or with a state too large."""
+RUNNING, REACHED, MAX_STEPS, STUCK, BEYOND, STIFF = 0, 1, 2, 3, 4, 5
+"""How a lane stands: on its way, at the end, out of steps, with no step short enough, with a state too large, or where its problem is
+stiff, if that is looked for."""
+
+OFTEN, SELDOM = 15, 6
+"""A problem is stiff after so many steps at the bound of stability, among which fewer than so many in a row are within it."""
 
 LANES, EVERY, NUMBERS = 64, 32, 1280
 """Lanes of a pool at most, the steps between two looks at the queue, and the numbers of all lanes: with their stages they should stay in
@@ -87,6 +91,13 @@ class Steps:
     probe_slack: float | None = None
     """The state is a pair, whose second part may have an error that is so many times as large; None for a plain state."""
 
+    bound: float | None = None
+    """The step times an eigenvalue beyond which the method is at the bound of its stability: a solve ends where its problem is stiff. None
+    where nobody looks for that."""
+
+    sparse: bool = False
+    """Whether most samples may have nothing to solve."""
+
 
 class State(NamedTuple):
     """A lane on its way, in the direction of integration."""
@@ -115,6 +126,9 @@ class State(NamedTuple):
 
     wish: Any = None
     """The size of a step that the next jump did not cut short."""
+
+    bounded: Any = None
+    """The accepted steps at the bound of stability, and those since that were within it."""
 
 
 class Saved(NamedTuple):
@@ -193,6 +207,11 @@ class Lane:
     """Whether derivatives are for a reverse pass: then the solve beside its tangents is one solve more."""
 
     @property
+    def sparse(self) -> bool:
+        """Whether most samples may have nothing to solve."""
+        return self.steps.sparse
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """What each operand is."""
         times = 7 if self.jumps else 3
@@ -258,7 +277,8 @@ class Lane:
         tnext = jnp.minimum(tnext, end)
         now, rate = y
         due = phase < 0 if self.saves else None
-        return State(now, rate, begin, tnext, count, count, phase, errors, due, probe, limits, wish)
+        bounded = None if self.steps.bound is None else (count, count)
+        return State(now, rate, begin, tnext, count, count, phase, errors, due, probe, limits, wish, bounded)
 
     def _parts(self, whole: Any, slope: Any) -> tuple[Any, Any]:
         """The state and its slope, and those of the probe."""
@@ -298,17 +318,18 @@ class Lane:
 
     def _step(
         self, field: Field, t: Any, size: Any, sign: Any, y: Any, slope: Any, arguments: Any
-    ) -> tuple[Any, Any, Any]:
-        """One step of every lane: the state after it, its error, and the stages."""
+    ) -> tuple[Any, Any, Any, Any]:
+        """One step of every lane: the state after it, its error, the stages, and the state of the last stage but one."""
         h = sign * size
         if isinstance(self.solver, Rodas5P):
             pair = self.steps.probe_slack is not None
-            return step_of_lanes(lambda t, y: field(t, y, arguments), t, size, h, y, pair)
+            return *step_of_lanes(lambda t, y: field(t, y, arguments), t, size, h, y, pair), None
         tableau = self._tableau
         if tableau is None:
-            return tree_map(lambda a, k: a + h.astype(_real(a)) * k, y, slope), None, [slope]
+            return tree_map(lambda a, k: a + h.astype(_real(a)) * k, y, slope), None, [slope], None
         stages, inner = [slope], y
         for row, c in zip(tableau.a_lower, tableau.c, strict=True):
+            before = inner
             inner = tree_map(lambda a, *k, row=row: a + h.astype(_real(a)) * _combined(row, k), y, *stages)
             stage = field(t + float(c) * size, inner, arguments)
             stage, inner = lax.optimization_barrier((stage, inner))  # or XLA's fusion computes stages again
@@ -318,7 +339,7 @@ class Lane:
         error = None
         if not self.steps.fixed:
             error = tree_map(lambda *k: h.astype(_real(k[0])) * _combined(tableau.b_error, k), *stages)
-        return inner, error, stages
+        return inner, error, stages, before
 
     def advance(
         self, state: State, operands: Sequence[Any], flags: Sequence[bool], times: Sequence[Any], later: Any
@@ -346,7 +367,7 @@ class Lane:
         whole, slope = self._whole(state)
         if not self._reuses:
             slope = field(state.t, whole, given.arguments)
-        y, error, stages = self._step(field, state.t, size, sign, whole, slope, given.arguments)
+        y, error, stages, inner = self._step(field, state.t, size, sign, whole, slope, given.arguments)
         if self.steps.fixed:
             keep, wished, errors = active, given.first, state.errors
         else:
@@ -359,6 +380,7 @@ class Lane:
             keep &= ~held
             moves = active & ~held
             saved = Saved(self._interpolated(times[0], state, y, stages, sign))
+        bounded = None if self.steps.bound is None else self._bounded(state, size, keep, y, inner, stages)
         t = jnp.where(keep, state.tnext, state.t)
         last = stages[-1] if self._reuses else None
         limits: Any = None
@@ -385,6 +407,10 @@ class Lane:
         tnext = jnp.where(tnext > floor, jnp.where(keep, end, t + 0.5 * (end - t)), tnext)
         steps = state.steps + moves
         phase = jnp.where(steps >= self.max_steps, MAX_STEPS, RUNNING)
+        if bounded is not None:
+            found = keep & (bounded[0] >= OFTEN)
+            found &= ~jumped if self.jumps else True  # a solve that goes on begins where the field is smooth
+            phase = jnp.where(found, STIFF, phase)
         phase = jnp.where(stuck, STUCK, phase)
         phase = jnp.where(t >= end, REACHED, phase)
         if self.steps.fixed or self.steps.max_abs is not None:
@@ -405,8 +431,30 @@ class Lane:
             probe,
             limits,
             wish,
+            bounded,
         )
         return after, saved
+
+    def _bounded(self, state: State, size: Any, keep: Any, y: Any, inner: Any, stages: Any) -> tuple[Any, Any]:
+        """The steps at the bound of stability of each lane, and those since that were within it.
+
+        The last two stages are at one time, so that their slopes differ as their states do, times about the largest eigenvalue
+        (E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd edition, Springer (1996), IV.2); in the norm of the error,
+        or the components that are large would hide the fast ones.
+        """
+        rules, part = self.steps, lambda tree: lax.stop_gradient(self._parts(tree, None)[0][0])
+        largest = tree_map(lambda a, b: jnp.maximum(jnp.abs(a), jnp.abs(b)), lax.stop_gradient(state.y), part(y))
+
+        def difference(new: Any, old: Any) -> Any:
+            scaled = tree_map(lambda a, b, c: (a - b) / (rules.atol + rules.rtol * c), part(new), part(old), largest)
+            return _mean_square(scaled)
+
+        first, second = (tree_map(lambda k: lax.stop_gradient(size).astype(_real(k)) * k, k) for k in stages[-2:])
+        beyond = difference(second, first) > (rules.bound or 0.0) ** 2 * difference(y, inner)
+        often, seldom = state.bounded
+        within = jnp.where(beyond, 0, seldom + 1)
+        counted = jnp.where(beyond, often + 1, jnp.where(within >= SELDOM, 0, often))
+        return jnp.where(keep, counted, often), jnp.where(keep, within, seldom)
 
     def _interpolated(self, time: Any, state: State, y: Any, stages: Any, sign: Any) -> Any:
         """The state of each lane at a time within its step."""
@@ -477,6 +525,12 @@ class Tangents:
     def max_steps(self) -> int:
         """As the solve's."""
         found: int = self.of.max_steps
+        return found
+
+    @property
+    def sparse(self) -> bool:
+        """As the solve's."""
+        found: bool = self.of.sparse
         return found
 
     @property
@@ -768,7 +822,16 @@ def drive(
 
     def attempts(parts: Any, kept: Any) -> Any:
         """Some attempts of every lane; what they pass is saved."""
-        parts, rows = lax.scan(attempt, parts, None, length=every)
+
+        def some(parts: Any) -> Any:
+            return lax.scan(attempt, parts, None, length=every)
+
+        if rules.sparse:
+            rows = tree_map(blank, jax.eval_shape(some, parts)[1])
+            busy = jnp.any(_primal(rules, parts[0]).phase == RUNNING)
+            parts, rows = lax.cond(busy, some, lambda parts: (parts, rows), parts)
+        else:
+            parts, rows = some(parts)
         if number:
             value, place, due = rows
             target = jnp.where(due, parts[2], count)
