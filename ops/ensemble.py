@@ -442,7 +442,11 @@ class Lane:
         (E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd edition, Springer (1996), IV.2); in the norm of the error,
         or the components that are large would hide the fast ones.
         """
-        rules, part = self.steps, lambda tree: lax.stop_gradient(self._parts(tree, None)[0][0])
+        rules = self.steps
+
+        def part(tree: Any) -> Any:
+            return lax.stop_gradient(self._parts(tree, None)[0][0])
+
         largest = tree_map(lambda a, b: jnp.maximum(jnp.abs(a), jnp.abs(b)), lax.stop_gradient(state.y), part(y))
 
         def difference(new: Any, old: Any) -> Any:

@@ -746,7 +746,7 @@ def _controller(
     return steps if jumps is None else adaptive_between(steps, jumps)
 
 
-def _adjoint(solver: Solver, silent: bool) -> Any:
+def _adjoint(solver: Solver, silent: bool = False) -> Any:
     """The diffrax adjoint."""
     name = _mode(solver)
     if not silent and (name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint)):
