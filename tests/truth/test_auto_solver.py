@@ -97,19 +97,19 @@ def test_states_at_times_before_and_after_the_change(backwards: bool) -> None:
 
     def states(rate: Any) -> Any:
         field = (lambda t, y, r: -relaxing(-t, y, r)) if backwards else relaxing
-        return solve(field, 0.0, rate, ts=ts, t1=sign * 4.0, solver="auto", rtol=1e-7, atol=1e-9)
+        return solve(field, 0.0, rate, ts=ts, t1=sign * 4.0, solver="auto")
 
     exact = jax.vmap(lambda rate: relaxed(jnp.abs(ts), rate))
-    rates = jnp.array([1.0, 200.0, 1e3])
+    rates = jnp.array([1.0, 1e3, 2e3])
     found = jax.jit(jax.vmap(states))(rates)
     assert found.status.tolist() == [OK] * 3 and np.max(found.steps) < 600
-    np.testing.assert_allclose(found.y, exact(rates), atol=2e-6)
+    np.testing.assert_allclose(found.y, exact(rates), atol=2e-5)
     np.testing.assert_array_equal(jax.jit(states)(1e3).y, states(1e3).y)
     for mode, by in (("forward", jax.jacfwd), ("checkpointed", jax.jacrev)):
         with default_adjoint(mode):
             slopes = jax.jit(jax.vmap(by(lambda rate: states(rate).y)))(rates)
         np.testing.assert_allclose(
-            slopes, jax.vmap(jax.jacfwd(lambda rate: relaxed(jnp.abs(ts), rate)))(rates), atol=3e-6
+            slopes, jax.vmap(jax.jacfwd(lambda rate: relaxed(jnp.abs(ts), rate)))(rates), atol=2e-5
         )
 
 
