@@ -662,7 +662,7 @@ def _combined(weights: Any, stages: Sequence[Any]) -> Any:
 def _mean_square(tree: Any) -> Any:
     """The mean square over all components, of each lane."""
     leaves = jax.tree_util.tree_leaves(tree)
-    count = sum(int(np.prod(leaf.shape[:-1])) for leaf in leaves)
+    count = max(sum(int(np.prod(leaf.shape[:-1])) for leaf in leaves), 1)
     return sum(jnp.sum(jnp.square(jnp.abs(leaf)).reshape(-1, leaf.shape[-1]), axis=0) for leaf in leaves) / count
 
 
@@ -911,7 +911,8 @@ class Table:
     def rows(self, outcome: Any) -> dict[str, Any]:
         """The rows of lanes."""
         leaves = jax.tree_util.tree_leaves(outcome)
-        parts = {k: [leaves[i].reshape(self._size(i), -1).astype(k) for i in self._of(k)] for k in self.kinds}
+        lanes = leaves[0].shape[-1]
+        parts = {k: [leaves[i].reshape(self._size(i), lanes).astype(k) for i in self._of(k)] for k in self.kinds}
         return {kind: jnp.concatenate(part).T for kind, part in parts.items()}
 
     def read(self, arrays: dict[str, Any], count: int) -> list[Any]:
@@ -1033,6 +1034,9 @@ def hindrance(program: Any, scheme: Any) -> str:
     """Why a pool of lanes cannot solve with a method and a vector field; empty if it can: with an explicit Runge-Kutta method, or Rodas5P
     for a few numbers, and a field that is differentiated as it stands, and does nothing but compute."""
     numbers = sum(math.prod(x.shape) for x in program.out_avals)
+    own = next((name for name in ("init", "step", "func") if not _inherits(type(scheme), name)), "")
+    if own:
+        return f"{type(scheme).__name__} has a method {own} of its own"
     if issubclass(type(scheme), Rodas5P):
         if numbers > PLAIN * (1 + scheme.pair):
             return f"its state has more than {PLAIN} numbers"
@@ -1042,6 +1046,12 @@ def hindrance(program: Any, scheme: Any) -> str:
         return f"{type(scheme).__name__} is neither an explicit Runge-Kutta method nor Rodas5P"
     opaque = next((name for name in _applied(program.jaxpr) if name in OPAQUE), "an effect" if program.effects else "")
     return f"its vector field has {opaque}" if opaque else ""
+
+
+def _inherits(kind: type, method: str) -> bool:
+    """Whether a solver, if it is of a kind that a pool knows, does as that kind does."""
+    known = (diffrax.AbstractERK, diffrax.Euler, Rodas5P)
+    return all(getattr(kind, method) is getattr(base, method) for base in known if issubclass(kind, base))
 
 
 def _applied(jaxpr: Any) -> Iterator[str]:
@@ -1286,7 +1296,7 @@ def _pull_back(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
         return [None] * base + [
             ad.Zero(x.aval) if u else None for x, u in zip(operands[base:], linear[base:], strict=True)
         ]
-    if sum(math.prod(shape) for shape in shapes) <= FEW:
+    if sum(_numbers(shape, primals[i].dtype) for i, shape in zip(owners, shapes, strict=True)) <= FEW:
         pulled = _by_jacobian(rules, cotangents, primals, owners, shapes, parameters)
     else:
         pulled = _by_adjoint(rules, cotangents, primals, owners, parameters)
@@ -1309,12 +1319,14 @@ def _by_jacobian(
 ) -> list[Any]:
     """The Jacobian of each sample, along all its directions at once, times the cotangents."""
     flags, count = parameters["flags"], parameters["count"]
-    sizes = [math.prod(shape) for shape in shapes]
-    begins = np.cumsum([0, *sizes])
-    total = int(begins[-1])
+    ends = np.cumsum([_numbers(shape, primals[i].dtype) for i, shape in zip(owners, shapes, strict=True)])
+    total = int(ends[-1])
     basis = []
-    for i, shape, size, begin in zip(owners, shapes, sizes, begins, strict=False):
-        block = jnp.zeros((total, size), primals[i].dtype).at[begin + jnp.arange(size), jnp.arange(size)].set(1)
+    for i, shape, end in zip(owners, shapes, ends, strict=True):
+        unit = jnp.eye(math.prod(shape), dtype=primals[i].dtype)
+        if jnp.iscomplexobj(unit):
+            unit = jnp.concatenate([unit, 1j * unit])
+        block = jnp.zeros((total, unit.shape[1]), unit.dtype).at[end - len(unit) : end].set(unit)
         basis.append(block.reshape(total, *shape))
     wide = (*flags[: len(primals)], *[False] * len(owners))
     jacobian = PRIMITIVE.bind(*primals, *basis, **parameters | {"flags": wide})
@@ -1328,10 +1340,18 @@ def _by_jacobian(
         if type(ct) is not ad.Zero
     ]
     pulled = jnp.swapaxes(sum(parts[1:], parts[0]), -1, -2)
-    return [
-        pulled[..., begin : begin + size].reshape(*pulled.shape[:-1], *shape).astype(primals[i].dtype)
-        for i, shape, size, begin in zip(owners, shapes, sizes, begins, strict=False)
-    ]
+    found = []
+    for i, shape, part in zip(owners, shapes, jnp.split(pulled, ends[:-1], axis=-1), strict=True):
+        if jnp.iscomplexobj(primals[i]):  # as the transpose of real and imaginary part
+            along, across = jnp.split(part, 2, axis=-1)
+            part = lax.complex(along, -across)
+        found.append(part.reshape(*pulled.shape[:-1], *shape).astype(primals[i].dtype))
+    return found
+
+
+def _numbers(shape: tuple[int, ...], dtype: Any) -> int:
+    """Of how many real numbers an array is made."""
+    return math.prod(shape) * (2 if jnp.issubdtype(dtype, jnp.complexfloating) else 1)
 
 
 ADJOINT: Any = Primitive("ensemble_adjoint")

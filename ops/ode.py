@@ -212,7 +212,8 @@ def _solve(
     )
     hindrance = hindrance or _hindrance(chosen, between)
     if not hindrance:
-        program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
+        rate: VectorField = lambda t, state: jax.tree_util.tree_map(_like, state, probed.field(t, state, args))  # noqa: E731
+        program = jax.make_jaxpr(rate)(start, probed.state)
         hindrance = ensemble.hindrance(program, scheme)
         if not hindrance:
             with jax.named_scope(POOLED):
@@ -590,8 +591,9 @@ def _promoted(
 
 
 def _inexact(leaf: Any) -> Any:
-    """Integers and booleans as floats of the precision in force."""
-    return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(jnp.result_type(float))
+    """A float of at least the precision in force, in which diffrax computes: it is that of the times."""
+    floats = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return leaf.astype(jnp.result_type(leaf.dtype, jnp.zeros((), float)) if floats else jnp.result_type(float))
 
 
 def _words(tree: Any) -> str:
@@ -684,12 +686,12 @@ def _in_pool(
             t = t if jumps is None else jnp.clip(t, *jumps.around(sign * start))
             found = jax.core.eval_jaxpr(program.jaxpr, program.consts, sign * t, *jax.tree_util.tree_leaves(state))
             slope = jax.tree_util.tree_unflatten(_structure(state), found)
-            return jax.tree_util.tree_map(lambda x: sign.astype(x.real.dtype) * x, slope)
+            return jax.tree_util.tree_map(lambda y, x: sign.astype(y.dtype) * x, state, slope)
 
         still = jax.lax.stop_gradient((sign * start, sign * last, probed.state))
-        size = first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm)
-        size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
-        size = jax.lax.stop_gradient(size if solver.dtmin is None else jnp.maximum(size, solver.dtmin))
+        size = jax.lax.stop_gradient(first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm))
+    size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
+    size = size if solver.dtmin is None else jnp.maximum(size, solver.dtmin)
     found, saved = ensemble.solve(
         program,
         scheme,

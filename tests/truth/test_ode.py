@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -82,6 +83,84 @@ def test_complex_state() -> None:
         warnings.simplefilter("ignore")  # diffrax's own caution
         found = solve(lambda t, y, a: -1.5j * y, 1.0 + 0.0j, t1=2.0, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(found.y, -0.98999250 - 0.14112001j, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 16])
+def test_derivative_by_complex_arguments(number: int) -> None:
+    """y' = sum(z) y gives exp(sum(z)): by few arguments, and by many, both parts of the gradient are there."""
+    z = jnp.full(number, -0.2 + 0.5j) / number
+
+    def final(z: Any) -> Any:
+        return jnp.real(solve(lambda t, y, z: jnp.sum(z) * y, 1.0 + 0.0j, z, t1=1.0, rtol=1e-9, atol=1e-11).y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = jax.jit(jax.vmap(jax.grad(final)))(jnp.stack([z, 2 * z]))
+    expected = jax.vmap(jax.grad(lambda z: jnp.real(jnp.exp(jnp.sum(z)))))(jnp.stack([z, 2 * z]))
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("field", "y0"),
+    [
+        (lambda t, y, k: 1, 0.0),
+        (lambda t, y, k: 1.0, 0),
+        (lambda t, y, k: jnp.ones((), int), 0.0),
+        (lambda t, y, k: jnp.ones((), jnp.float32), jnp.zeros((), jnp.float32)),
+        (lambda t, y, k: {"a": 1.0, "none": y["none"]}, {"a": 0.0, "none": jnp.zeros((0, 2))}),
+        (lambda t, y, k: {"a": jnp.ones(2, bool), "b": None}, {"a": [0, 0], "b": None}),
+    ],
+)
+def test_states_and_slopes_of_every_dtype(field: Any, y0: Any) -> None:
+    """y' = 1 from 0, alone and in an ensemble: computed in the precision in force, as the times are."""
+    ends = jnp.array([0.5, 2.0, 0.0])
+    found = jax.vmap(lambda t1: solve(field, y0, 1.0, t1=t1))(ends)
+    one = solve(field, y0, 1.0, t1=2.0)
+    for leaf, single in zip(jax.tree_util.tree_leaves(found.y), jax.tree_util.tree_leaves(one.y), strict=True):
+        assert leaf.dtype == single.dtype == np.float64
+        np.testing.assert_allclose(leaf, jnp.broadcast_to(ends.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape))
+        np.testing.assert_allclose(single, 2.0)
+    assert found.status.tolist() == [0, 0, 0]
+
+
+def test_a_state_without_a_number() -> None:
+    found = jax.vmap(lambda t1: solve(lambda t, y, a: y, jnp.zeros(0), t1=t1))(jnp.array([0.5, 2.0]))
+    assert found.y.shape == (2, 0)
+    assert found.status.tolist() == [0, 0]
+
+
+def test_a_first_step_within_the_bounds_of_steps() -> None:
+    """Alone and in an ensemble: one that is given is neither longer nor shorter than steps may be."""
+    decay: Callable[..., Any] = lambda k, **steps: solve(lambda t, y, k: -k * y, 1.0, k, t1=1.0, **steps).accepted  # noqa: E731
+    rates = jnp.array([0.01, 0.02])
+    assert jax.vmap(lambda k: decay(k, dt0=0.5, dtmax=0.05))(rates).tolist() == [20, 20]
+    assert int(decay(0.01, dt0=0.5, dtmax=0.05)) == 20
+    assert jax.vmap(lambda k: decay(k, dt0=1e-6, dtmin=0.5))(rates).tolist() == [2, 2]
+
+
+class FlooredEuler(diffrax.Euler):
+    """Euler's method, whose state does not fall below 0.5."""
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
+        y, *rest = super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        return jnp.maximum(y, 0.5), *rest
+
+
+class FlooredHeun(diffrax.Heun):
+    """Heun's method, likewise."""
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
+        y, *rest = super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        return jnp.maximum(y, 0.5), *rest
+
+
+@pytest.mark.parametrize("solver", [FlooredEuler(), FlooredHeun()], ids=["Euler", "Heun"])
+def test_a_solver_with_a_step_of_its_own(solver: Any) -> None:
+    """It takes that step in an ensemble too."""
+    found = jax.vmap(lambda k: solve(lambda t, y, k: -k * y, 1.0, k, t1=5.0, step=0.1, solver=solver).y)(
+        jnp.array([0.01, 1.0])
+    )
+    np.testing.assert_allclose(found, [math.exp(-0.05), 0.5], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("start", "exact"), [(10.0, 0.1649935903), (25.5, 0.3581337880), (40.0, 0.7394499701)])
