@@ -1,4 +1,4 @@
-"""What XLA makes of the loop over attempts in a pool of lanes: arithmetic alone, each operation once."""
+"""What XLA makes of the loop over attempts in a pool of lanes: arithmetic alone, of explicit methods each operation once."""
 
 from __future__ import annotations
 
@@ -148,16 +148,16 @@ def rules_and_shapes(function: Any, given: Any) -> tuple[Any, list[Any]]:
     return eqn.params["rules"], [v.aval for v in eqn.invars]
 
 
-def duffing(t: Any, y: Any, p: Any) -> Any:
-    """A damped oscillator with a cubic spring."""
-    x, v = y
-    return [v, -p[0] * v - x - p[1] * x * x * x]
+def coupled(t: Any, y: Any, p: Any) -> Any:
+    """Three components, each in several rates, so that what is computed again for each of them counts."""
+    a, b, c = y["a"], y["b"], y["c"]
+    return {"a": p[0] * b + a * c, "b": b - p[1] * a * c, "c": a * b - p[0] * c}
 
 
-@pytest.mark.parametrize("method", ["tsit5", "dopri8", "rodas5p"])
-def test_attempts_are_arithmetic_and_each_operation_is_done_once(method: str) -> None:
+@pytest.mark.parametrize(("method", "bound"), [("tsit5", 1.02), ("dopri8", 1.02), ("rodas5p", 1.6)])
+def test_attempts_are_arithmetic_and_few_operations_are_repeated(method: str, bound: float) -> None:
     def final(p: Any) -> Any:
-        return solve(duffing, [1.0, 0.0], p, t1=10.0, solver=method)
+        return solve(coupled, {"a": 1.0, "b": 0.5, "c": 0.2}, p, t1=10.0, solver=method)
 
     given = jnp.ones((SAMPLES, 2))
     program = Program(jax.jit(jax.vmap(final)).lower(given).compile().as_text())
@@ -171,5 +171,5 @@ def test_attempts_are_arithmetic_and_each_operation_is_done_once(method: str) ->
     needed = arithmetic(dce_jaxpr(step, [True] * len(step.outvars))[0])
     for lanes, body in loops:
         assert not DEAR & program.operations(body)
-        assert program.arithmetic(body) <= 1.3 * needed * lanes, (program.arithmetic(body) / lanes, needed)
+        assert program.arithmetic(body) <= bound * needed * lanes, (program.arithmetic(body) / lanes, needed)
         assert program.arithmetic(body) >= 0.6 * needed * lanes, "the loop was not understood"
