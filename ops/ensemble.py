@@ -304,6 +304,11 @@ class Lane:
         return self._tableau is not None and bool(self._tableau.fsal)
 
     @property
+    def _ends_at_saves(self) -> bool:
+        """Whether steps end at the times of saving: between them, the interpolation of a very stiff problem has no digits."""
+        return self.saves and not self.steps.fixed and isinstance(self.solver, Rodas5P)
+
+    @property
     def _remembers(self) -> bool:
         """Whether the size of a step depends on the errors of those before it."""
         return not self.steps.fixed and (self.steps.pcoeff != 0 or self.steps.dcoeff != 0)
@@ -363,6 +368,11 @@ class Lane:
             return slopes(sign * given.seen(t, state.t, state.limits), y, arguments)
 
         active = state.phase == RUNNING
+        asked, ends = lax.stop_gradient(state.tnext - state.t), False
+        if self._ends_at_saves:
+            first = lax.stop_gradient(times[0])
+            ends = (first > state.t) & (first < state.tnext)
+            state = state._replace(tnext=jnp.where(ends, first, state.tnext))
         size = state.tnext - state.t
         whole, slope = self._whole(state)
         if not self._reuses:
@@ -382,6 +392,10 @@ class Lane:
             saved = Saved(self._interpolated(times[0], state, y, stages, sign))
         bounded = None if self.steps.bound is None else self._bounded(state, size, keep, y, inner, stages)
         t = jnp.where(keep, state.tnext, state.t)
+        if self._ends_at_saves:
+            wished = jnp.where(
+                keep & ends & (lax.stop_gradient(size) < 0.5 * asked), jnp.maximum(wished, asked), wished
+            )
         last = stages[-1] if self._reuses else None
         limits: Any = None
         wish: Any = None

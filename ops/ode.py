@@ -739,14 +739,14 @@ def _controller(
 ) -> Any:
     """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event.
 
-    Those of Kvaerno's method of order 5 end at the times asked for: diffrax interpolates them by a cubic, whose error is a thousand
-    times the tolerance.
+    Those of implicit methods end at the times asked for: between them, what is interpolated of a stiff problem has an error of a thousand
+    times the tolerance, or no digits at all.
     """
     if solver.step is not None:
         return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
     steps: Any = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
-    if times is not None and isinstance(solver.scheme, diffrax.Kvaerno5):
+    if times is not None and isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P):
         steps = diffrax.ClipStepSizeController(steps, step_ts=jax.lax.stop_gradient(times))
     return steps if jumps is None else adaptive_between(steps, jumps)
 
