@@ -1332,7 +1332,8 @@ def _by_jacobian(
     jacobian = PRIMITIVE.bind(*primals, *basis, **parameters | {"flags": wide})
 
     def product(ct: Any, rows: Any) -> Any:
-        return rows.reshape(total, -1) @ ct.reshape(ct.shape[0], -1).T
+        rows, ct = rows.reshape(total, -1), ct.reshape(ct.shape[0], -1)
+        return _unless(jnp.any(ct != 0), rows) @ ct.T
 
     parts = [
         product(ct, rows) if count is None else jax.vmap(product)(ct, rows)
@@ -1529,7 +1530,14 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
         jnp.zeros((count, *leaf.shape[2:]), leaf.dtype).at[flat].set(leaf.reshape(-1, *leaf.shape[2:]))
         for leaf in found
     ]
+    asked_of = functools.reduce(jnp.logical_or, [jnp.any(ct.reshape(count, -1) != 0, axis=1) for ct in cotangents])
+    whole = [jax.vmap(_unless)(asked_of, leaf) for leaf in whole]
     return [leaf[0] for leaf in whole] if single else whole
+
+
+def _unless(asked: Any, slope: Any) -> Any:
+    """A derivative, which where nobody asks for it is at least a number: that of a sample that has failed may be none."""
+    return jnp.where(asked | jnp.isfinite(slope), slope, 0)
 
 
 def _adjoint_shapes(
