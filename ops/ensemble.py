@@ -394,7 +394,7 @@ class Lane:
             if self._reuses:
                 beyond = slopes(sign * given.seen(t, t, limits), y, given.arguments)
                 last = _chosen(jumped, beyond, last)
-        tnext = t + wished
+        tnext = self._even(given, state.accepted + keep + 1, end) if self.steps.fixed else t + wished
         stuck = tnext <= t
         if not self.steps.fixed:  # no step is short enough
             shortest = t + 2 * float(np.finfo(t.dtype).eps) * jnp.abs(t)
@@ -459,6 +459,13 @@ class Lane:
         within = jnp.where(beyond, 0, seldom + 1)
         counted = jnp.where(beyond, often + 1, jnp.where(within >= SELDOM, 0, often))
         return jnp.where(keep, counted, often), jnp.where(keep, within, seldom)
+
+    def _even(self, given: Operands, number: Any, end: Any) -> Any:
+        """The end of a fixed step by its number. As in diffrax: as many steps as are no longer, of which all but the first are equal."""
+        begin = given.sign * given.t0
+        span, step = lax.stop_gradient((end - begin, given.first))
+        count = jnp.maximum(jnp.ceil(span / jnp.nextafter(step, jnp.inf)), 1)
+        return jnp.where(number < count, begin + (end - begin) * (number / count), end)
 
     def _interpolated(self, time: Any, state: State, y: Any, stages: Any, sign: Any) -> Any:
         """The state of each lane at a time within its step."""
