@@ -408,7 +408,7 @@ class Lane:
             if self._reuses:
                 beyond = slopes(sign * given.seen(t, t, limits), y, given.arguments)
                 last = _chosen(jumped, beyond, last)
-        tnext = t + wished
+        tnext = self._even(given, state.accepted + keep + 1, end) if self.steps.fixed else t + wished
         stuck = tnext <= t
         if not self.steps.fixed:  # no step is short enough
             shortest = t + 2 * float(np.finfo(t.dtype).eps) * jnp.abs(t)
@@ -473,6 +473,13 @@ class Lane:
         within = jnp.where(beyond, 0, seldom + 1)
         counted = jnp.where(beyond, often + 1, jnp.where(within >= SELDOM, 0, often))
         return jnp.where(keep, counted, often), jnp.where(keep, within, seldom)
+
+    def _even(self, given: Operands, number: Any, end: Any) -> Any:
+        """The end of a fixed step by its number. As in diffrax: as many steps as are no longer, of which all but the first are equal."""
+        begin = given.sign * given.t0
+        span, step = lax.stop_gradient((end - begin, given.first))
+        count = jnp.maximum(jnp.ceil(span / jnp.nextafter(step, jnp.inf)), 1)
+        return jnp.where(number < count, begin + (end - begin) * (number / count), end)
 
     def _interpolated(self, time: Any, state: State, y: Any, stages: Any, sign: Any) -> Any:
         """The state of each lane at a time within its step."""
@@ -1346,7 +1353,8 @@ def _by_jacobian(
     jacobian = PRIMITIVE.bind(*primals, *basis, **parameters | {"flags": wide})
 
     def product(ct: Any, rows: Any) -> Any:
-        return rows.reshape(total, -1) @ ct.reshape(ct.shape[0], -1).T
+        rows, ct = rows.reshape(total, -1), ct.reshape(ct.shape[0], -1)
+        return _unless(jnp.any(ct != 0), rows) @ ct.T
 
     parts = [
         product(ct, rows) if count is None else jax.vmap(product)(ct, rows)
@@ -1543,7 +1551,14 @@ def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any,
         jnp.zeros((count, *leaf.shape[2:]), leaf.dtype).at[flat].set(leaf.reshape(-1, *leaf.shape[2:]))
         for leaf in found
     ]
+    asked_of = functools.reduce(jnp.logical_or, [jnp.any(ct.reshape(count, -1) != 0, axis=1) for ct in cotangents])
+    whole = [jax.vmap(_unless)(asked_of, leaf) for leaf in whole]
     return [leaf[0] for leaf in whole] if single else whole
+
+
+def _unless(asked: Any, slope: Any) -> Any:
+    """A derivative, which where nobody asks for it is at least a number: that of a sample that has failed may be none."""
+    return jnp.where(asked | jnp.isfinite(slope), slope, 0)
 
 
 def _adjoint_shapes(

@@ -56,6 +56,28 @@ def test_a_failed_lane_does_not_poison_the_gradient_of_the_others() -> None:
     np.testing.assert_allclose(without, math.exp(-2) + math.exp(-20), rtol=1e-5)
 
 
+@pytest.mark.parametrize("number", [1, 30])
+def test_an_overflow_does_not_poison_the_gradient_by_what_samples_share(number: int) -> None:
+    """y' = p k y^2 from 1, by fixed steps, which overflow for large k; the derivative by p of those that do not."""
+    rates = jnp.array([0.1, 0.5, 300.0])
+
+    def total(p: Any) -> Any:
+        found = jax.vmap(lambda k: solve(lambda t, y, a: jnp.sum(a[0]) * a[1] * y**2, 1.0, (p, k), t1=1.0, step=0.05))(
+            rates
+        )
+        assert found.status.shape == (3,)
+        return jnp.sum(jnp.where(found.status == 0, found.y, 0))
+
+    slope = jax.grad(total)(jnp.ones(number) / number)
+    np.testing.assert_allclose(slope, sum(k / (1 - k) ** 2 for k in (0.1, 0.5)), rtol=1e-3)
+
+
+def test_a_second_derivative_where_the_first_is_zero() -> None:
+    """Of y(1)^2, with y(1) = (x - 1) e: where it is least nobody asks for the derivative of y."""
+    found = jax.vmap(jax.hessian(lambda x: solve(lambda t, y, a: y, x - 1, t1=1.0).y ** 2))(jnp.array([1.0]))
+    np.testing.assert_allclose(found, 2 * math.e**2, rtol=1e-3)
+
+
 def test_a_solution_that_blows_up_is_not_an_answer() -> None:
     found = solve(lambda t, y, args: y**2, 1.0, t1=2.0, max_steps=2000)  # y = 1 / (1 - t)
     assert int(found.status) in (2, 3, 4)
