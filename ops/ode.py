@@ -212,7 +212,10 @@ def _solve(
     )
     hindrance = hindrance or _hindrance(chosen, between)
     if not hindrance:
-        rate: VectorField = lambda t, state: jax.tree_util.tree_map(_like, state, probed.field(t, state, args))  # noqa: E731
+
+        def rate(t: Any, state: Any) -> Any:
+            return jax.tree_util.tree_map(_like, state, probed.field(t, state, args))
+
         program = jax.make_jaxpr(rate)(start, probed.state)
         hindrance = ensemble.hindrance(program, scheme)
         if not hindrance:
