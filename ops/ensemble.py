@@ -1171,7 +1171,8 @@ def _results(rules: Any, operands: Sequence[Any], flags: Sequence[bool], count: 
 
 def _compute(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any) -> list[Any]:
     """The results that are asked for."""
-    del program
+    if count == 0:
+        return _nothing(_abstract(*operands, rules=rules, program=program, flags=flags, count=count, wanted=wanted))
     of_one = count is None
     given, wide = (operands, flags) if of_one else _tied(rules, list(operands), list(flags), count)
     found, kept = drive(rules, given, wide, 1 if of_one else count, wanted)
@@ -1183,6 +1184,16 @@ def _abstract(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, 
     del program
     leaves = jax.tree_util.tree_leaves(_results(rules, operands, flags, count))
     return [jax.core.ShapedArray(leaves[i].shape, leaves[i].dtype) for i in wanted]
+
+
+def _nothing(shapes: Sequence[Any]) -> list[Any]:
+    """The results for no samples."""
+    return [jnp.zeros(x.shape, x.dtype) for x in shapes]
+
+
+def _arrays(operands: Sequence[Any]) -> list[Any]:
+    """Operands as arrays: JAX hands on a number that stands in a program without a shape."""
+    return [x if hasattr(x, "shape") or ad.is_undefined_primal(x) else jnp.asarray(x, x.dtype) for x in operands]
 
 
 @functools.lru_cache(maxsize=64)
@@ -1198,6 +1209,7 @@ def _evaluate(*operands: Any, **parameters: Any) -> list[Any]:
 
 def _batch(operands: Sequence[Any], dims: Sequence[Any], **parameters: Any) -> tuple[Any, Any]:
     """The rule of `jax.vmap`: more directions where only tangents differ, else more samples."""
+    operands = _arrays(operands)
     rules, flags, count, wanted = (parameters[key] for key in ("rules", "flags", "count", "wanted"))
     batched = [d is not None for d in dims]
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
@@ -1250,6 +1262,7 @@ def _more_directions(
 
 def _push_forward(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> tuple[Any, Any]:
     """The rule of forward mode: the solve beside its tangents; two solves, the second linear, for a reverse pass."""
+    primals = _arrays(primals)
     rules, flags, count, wanted = (parameters[key] for key in ("rules", "flags", "count", "wanted"))
     moving = tuple(type(t) is not ad.Zero for t in tangents)
     if not any(moving):
@@ -1304,6 +1317,7 @@ def _places(rules: Tangents, operands: Sequence[Any], flags: Any, count: Any) ->
 
 def _pull_back(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> list[Any]:
     """The rule of reverse mode: few operands by their Jacobian, many by a pass backwards over the steps."""
+    operands = _arrays(operands)
     rules, flags, count = (parameters[key] for key in ("rules", "flags", "count"))
     base = len(rules.of.kinds)
     linear = [ad.is_undefined_primal(x) for x in operands]
@@ -1413,7 +1427,9 @@ def _by_adjoint(
 
 def _backwards(*operands: Any, rules: Any, program: Any, flags: Any, count: Any, wanted: Any, moving: Any) -> list[Any]:
     """Solve once more, in blocks of lanes, keep the state every so many attempts, and go back over them."""
-    del program
+    if count == 0:
+        settings = {"rules": rules, "program": program, "flags": flags, "count": count}
+        return _nothing(_adjoint_shapes(*operands, **settings, wanted=wanted, moving=moving))
     base = len(rules.kinds)
     primals, cotangents = list(operands[:base]), list(operands[base:])
     single = count is None
@@ -1577,6 +1593,7 @@ def _compiled_adjoint(**parameters: Any) -> Any:
 
 def _batch_adjoint(operands: Sequence[Any], dims: Sequence[Any], **parameters: Any) -> tuple[Any, Any]:
     """The rule of `jax.vmap`: more samples."""
+    operands = _arrays(operands)
     flags, count = parameters["flags"], parameters["count"]
     base = len(flags)
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
@@ -1602,6 +1619,7 @@ def _batch_adjoint(operands: Sequence[Any], dims: Sequence[Any], **parameters: A
 
 def _push_adjoint(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> tuple[Any, Any]:
     """The rule of forward mode: the adjoint of the tangents, since second derivatives are symmetric."""
+    primals = _arrays(primals)
     rules, flags, count, wanted = (parameters[key] for key in ("rules", "flags", "count", "wanted"))
     base = len(flags)
     found = ADJOINT.bind(*primals, **parameters)

@@ -304,3 +304,80 @@ def test_derivatives_are_those_of_diffrax(how: Settings, mode: str, seed: int) -
 def test_second_derivatives_are_those_of_diffrax(how: Settings, outer: str, seed: int) -> None:
     p = mild(seed)
     assert_close(pool(curvatures, how, outer)(p), alone(curvatures, how, "forward")(p), 1e-7)
+
+
+# ---- within other transformations of JAX
+
+
+def decay(k: Any, w: Any = 0.5, y0: Any = 1.0) -> Any:
+    """The end of y' = -k y + sin(w t)."""
+    return solve(lambda t, y, a: -a[0] * y + jnp.sin(a[1] * t), y0, (k, w), t1=2.0).y
+
+
+RATES, WAVES = np.array([0.1, 3.0, 1.0]), np.array([0.5, 7.0])
+
+WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "vmap of vmap": lambda k, w: jax.vmap(lambda k: jax.vmap(lambda w: decay(k, w))(w))(k),
+    "the other way round": lambda k, w: jax.vmap(lambda w: jax.vmap(lambda k: decay(k, w))(k), out_axes=1)(w),
+    "in_axes None": lambda k, w: jax.vmap(jax.vmap(decay, (None, 0, None)), (0, None, None))(k, w, 1.0),
+    "vmap of scan": lambda k, w: jax.vmap(lambda k: jax.lax.scan(lambda c, w: (c, decay(k, w)), 0, w)[1])(k),
+    "scan of vmap": lambda k, w: jax.lax.scan(lambda c, w: (c, jax.vmap(lambda k: decay(k, w))(k)), 0, w)[1].T,
+    "map in batches": lambda k, w: jax.lax.map(lambda k: jax.vmap(lambda w: decay(k, w))(w), k, batch_size=2),
+}
+
+
+def by_pair(both: Any) -> Any:
+    """As `decay`."""
+    return decay(*both)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_within_loops_and_batches(way: str, jit: bool) -> None:
+    pairs = tuple(x.ravel() for x in np.meshgrid(RATES, WAVES, indexing="ij"))
+    with jax.disable_jit(not jit):
+        found = jax.jit(WAYS[way])(RATES, WAVES)
+    np.testing.assert_allclose(found, alone(by_pair)(pairs).reshape(3, 2), rtol=1e-10)
+
+
+def moved(k: Any) -> Any:
+    """`decay` by the rate through the initial state too, which is what JAX hands on through a checkpoint."""
+    return decay(0.5, 0.5, k)
+
+
+SLOPES: dict[str, tuple[Callable[..., Any], int, Callable[[Any], Any]]] = {
+    "vmap of grad": (decay, 1, jax.vmap(jax.grad(decay))),
+    "grad of vmap": (decay, 1, jax.grad(lambda k: jnp.sum(jax.vmap(decay)(k)))),
+    "vmap of checkpoint": (moved, 1, jax.vmap(jax.grad(jax.checkpoint(moved)))),
+    "checkpoint of vmap": (moved, 1, jax.grad(lambda k: jnp.sum(jax.checkpoint(jax.vmap(moved))(k)))),
+    "jvp of vmap": (decay, 1, lambda k: jax.jvp(jax.vmap(decay), (k,), (jnp.ones_like(k),))[1]),
+    "jacrev of vmap": (decay, 1, lambda k: jnp.diag(jax.jacrev(jax.vmap(decay))(k))),
+    "grad of grad": (decay, 2, jax.vmap(jax.grad(jax.grad(decay)))),
+    "jacfwd of jacrev": (decay, 2, jax.vmap(jax.jacfwd(jax.jacrev(decay)))),
+    "jacrev of jacfwd": (decay, 2, jax.vmap(jax.jacrev(jax.jacfwd(decay)))),
+    "hessian of vmap": (decay, 2, lambda k: jnp.diag(jax.hessian(lambda k: jnp.sum(jax.vmap(decay)(k)))(k))),
+}
+
+
+def forwards(of: Callable[..., Any], order: int, k: Any) -> Any:
+    """The derivative of an order, by the mode in which diffrax has them all."""
+    for _ in range(order):
+        of = jax.jacfwd(of)
+    with default_adjoint("forward"):
+        return of(k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", SLOPES)
+def test_derivatives_within_batches(way: str) -> None:
+    of, order, batched = SLOPES[way]
+    with default_adjoint("checkpointed"):
+        found = jax.jit(batched)(RATES)
+    np.testing.assert_allclose(found, alone(forwards, of, order)(RATES), rtol=1e-8)
+
+
+@pytest.mark.parametrize("of", [decay, jax.grad(decay), jax.jacfwd(decay)], ids=["values", "reverse", "forward"])
+def test_no_samples(of: Callable[..., Any]) -> None:
+    assert jax.jit(jax.vmap(of))(jnp.zeros(0)).shape == (0,)
+    assert jax.vmap(lambda k: jax.vmap(lambda w: of(k, w))(WAVES))(jnp.zeros(0)).shape == (0, 2)
