@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ops import ensemble
+from ops import ensemble, lanes
 from ops import mass_matrix as matrices
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
@@ -225,7 +225,7 @@ def _solve(
             y = whole(_moved_by_its_ends(vector_field, found.y if saved is None else saved, y0, start, end, at, args))
             status, steps, accepted = _judged(found.phase, y, chosen.max_abs), found.steps, found.accepted
             if watches:
-                stiff = found.phase == ensemble.STIFF
+                stiff = found.phase == lanes.STIFF
                 begin = _choose(stiff, (found.t, whole(found.y)), (start, whole(y0)))
                 late = stiff if asked is None else stiff & (jnp.where(last < start, -1, 1) * (asked - found.t) > 0)
                 finish = jnp.where(stiff, last, start)
@@ -671,10 +671,10 @@ def _mode(solver: Solver) -> Any:
 
 def _in_pool(
     solver: Solver, probed: Probed, program: Any, start: Any, last: Any, asked: Any, jumps: Jumps | None, sparse: bool
-) -> tuple[ensemble.Outcome, Any]:
+) -> tuple[lanes.Outcome, Any]:
     """What is known at the end, and the states at the times asked for."""
     beside = probed.of_state(probed.state) is not probed.state
-    steps = ensemble.Steps(
+    steps = lanes.Steps(
         solver.rtol, solver.atol, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.factormin, solver.factormax,
         solver.safety, solver.dtmin, solver.dtmax, solver.max_abs, solver.step is not None, PROBE_SLACK if beside else None,
         BOUND if solver.method == AUTO else None, sparse,
@@ -719,8 +719,8 @@ def _in_pool(
 def _judged(phase: Any, y: Any, max_abs: Any) -> jax.Array:
     """The code of the end of a lane."""
     sound = within(y, jnp.inf if max_abs is None else max_abs)
-    failed = jnp.where(phase == ensemble.MAX_STEPS, MAX_STEPS, jnp.where(phase == ensemble.BEYOND, NONFINITE, FAILED))
-    return jnp.where(phase == ensemble.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
+    failed = jnp.where(phase == lanes.MAX_STEPS, MAX_STEPS, jnp.where(phase == lanes.BEYOND, NONFINITE, FAILED))
+    return jnp.where(phase == lanes.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
 
 
 def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
