@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops import ensemble
+from ops import pool as ops_pool
 from ops.ode import FAILED, MAX_STEPS, NONFINITE, OK, default_adjoint, solve
 
 COUNT, SIZE, TIMES = 21, 3, 5
@@ -98,7 +99,7 @@ def by_diffrax() -> Iterator[None]:
 @contextmanager
 def lanes(shape: str) -> Iterator[None]:
     """Within the block, what is traced is solved in a pool of this shape."""
-    with mock.patch.multiple(ensemble, **LANES[shape]):
+    with mock.patch.multiple(ops_pool, **LANES[shape]):
         yield
 
 
