@@ -503,10 +503,11 @@ def doctor_as_data() -> dict[str, Any]:
     import os
     import platform
 
-    import jax
-
     from engine import runtime
     from engine.config import groups_folder
+
+    runtime.set_xla_flags()
+    import jax
 
     return {
         "status": "ok",

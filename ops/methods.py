@@ -61,6 +61,12 @@ METHODS: dict[str, Method] = {
 """Explicit Runge-Kutta methods; implicit ones for stiff problems; ones that take a stiff part implicitly and the rest explicitly;
 symplectic, multistep and reversible ones."""
 
+AUTO, STIFFLY = "auto", "kvaerno5"
+"""The name of what begins by tsit5, and goes on by a method for stiff problems where it meets one; and that for problems of any size."""
+
+BOUND = 0.9 * 3.5068
+"""The step times a negative eigenvalue at which tsit5 is about to be unstable (C. Rackauckas, Q. Nie, DifferentialEquations.jl)."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -183,7 +189,8 @@ class Solver:
     """
 
     method: Any = "tsit5"
-    """A name of `METHODS`, or a diffrax solver."""
+    """A name of `METHODS`; auto, for tsit5 that gives way to rodas5p, or for a large state kvaerno5, where the problem is stiff; or a
+    diffrax solver."""
 
     rtol: float = 1e-6
     """Relative tolerance of one step."""
@@ -234,9 +241,10 @@ class Solver:
     """A state with a number larger than this ends the solve with status 3; None for no bound."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, str) and self.method not in METHODS:
+        if isinstance(self.method, str) and self.method not in (AUTO, *METHODS):
             raise ValueError(
-                f"`solver.method` must be one of {', '.join(METHODS)}, but is {self.method!r}.{nearest(self.method, METHODS)}"
+                f"`solver.method` must be one of {', '.join((AUTO, *METHODS))}, but is {self.method!r}."
+                f"{nearest(self.method, (AUTO, *METHODS))}"
             )
         if not isinstance(self.method, str | diffrax.AbstractSolver):
             raise ValueError(f"`solver.method` must be a name or a diffrax solver, but is {self.method!r}.")
@@ -283,6 +291,11 @@ class Solver:
             raise ValueError(
                 f"`solver.step` must be given for {name}, which has no error estimate, but is null. Write a step size."
             )
+        if self.step is not None and self.method == AUTO:
+            raise ValueError(
+                f"`solver.step` must be null for auto, which knows a stiff problem by the steps that the error allows, but is "
+                f"{self.step!r}. Leave step out, or write a method."
+            )
         for name in ("dtmin", "dtmax"):
             if self.step is not None and getattr(self, name) is not None:
                 raise ValueError(
@@ -304,11 +317,11 @@ class Solver:
 
     @property
     def scheme(self) -> diffrax.AbstractSolver[Any]:
-        """The diffrax solver, its root finder tied to the tolerances if it is implicit."""
+        """The diffrax solver, its root finder tied to the tolerances if it is implicit; of auto the one that it begins with."""
         if not isinstance(self.method, str):
             solver: diffrax.AbstractSolver[Any] = self.method
             return solver
-        kind = METHODS[self.method].scheme
+        kind = METHODS["tsit5" if self.method == AUTO else self.method].scheme
         if issubclass(kind, diffrax.AbstractImplicitSolver):
             implicit: diffrax.AbstractSolver[Any] = with_newton(kind, self.rtol, self.atol)
             return implicit

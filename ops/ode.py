@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ops import ensemble
+from ops import ensemble, lanes
 from ops import mass_matrix as matrices
 from ops.adjoints import current_adjoint, is_differentiated
 from ops.adjoints import default_adjoint as default_adjoint
@@ -31,11 +31,11 @@ from ops.forcing import known
 from ops.guards import BEYOND, BoundedSteps, guarded, within
 from ops.interpolation import Interpolation, interpolation
 from ops.jumps import examine, find_jumps
+from ops.methods import AUTO, BOUND, STIFFLY, VectorField, Whole, in_parts
 from ops.methods import METHODS as METHODS
 from ops.methods import Separable as Separable
 from ops.methods import Solver as Solver
 from ops.methods import Split as Split
-from ops.methods import VectorField, Whole, in_parts
 from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
 from ops.rosenbrock import Rodas5P
 from ops.spelling import nearest
@@ -132,7 +132,28 @@ def solve(
     (0.36788, 0)
     """
     chosen = _solver(solver, settings)
-    adjoint = _adjoint(chosen)
+    return _solve(chosen, vector_field, y0, args, t0, t1, ts, jumps, event, dense, mass_matrix)
+
+
+def _solve(
+    chosen: Solver,
+    vector_field: Any,
+    y0: Any,
+    args: Any,
+    t0: Any,
+    t1: Any,
+    ts: Any,
+    jumps: Any,
+    event: Callable[[Any, Any, Any], Any] | None = None,
+    dense: bool = False,
+    mass_matrix: Any = None,
+    instead: str = "",
+    onward: bool = False,
+) -> Solution:
+    """As `solve`, with a method that another one gave way to, and why; or onward from where an explicit one met a stiff problem."""
+    given = vector_field, y0, args
+    watches = chosen.method == AUTO
+    adjoint = _adjoint(chosen, onward)
     backsolves = isinstance(adjoint, diffrax.BacksolveAdjoint)
     every_step = isinstance(ts, str)
     _check_times(t0, t1, ts)
@@ -151,7 +172,8 @@ def solve(
     if inner or declared.size:
         driven = find_jumps(args, inner, declared, start, end, span)
         vector_field = vector_field.each(driven.field)
-    _check_precision(chosen, y0, span)
+    if not onward:
+        _check_precision(chosen, y0, span)
     args, between = driven.args, driven.jumps
     if backsolves:
         _check_backsolve(vector_field, ts, event, dense)
@@ -190,15 +212,39 @@ def solve(
     )
     hindrance = hindrance or _hindrance(chosen, between)
     if not hindrance:
-        program = jax.make_jaxpr(lambda t, state: probed.field(t, state, args))(start, probed.state)
+
+        def rate(t: Any, state: Any) -> Any:
+            return jax.tree_util.tree_map(_like, state, probed.field(t, state, args))
+
+        program = jax.make_jaxpr(rate)(start, probed.state)
         hindrance = ensemble.hindrance(program, scheme)
         if not hindrance:
             with jax.named_scope(POOLED):
-                y, phase, counts = _in_pool(chosen, probed, program, start, last, asked, between)
-            y = whole(_moved_by_its_ends(vector_field, y, y0, start, end, end if times is None else times, args))
-            status = jnp.where(sound, _judged(phase, y, chosen.max_abs), NONFINITE)
+                found, saved = _in_pool(chosen, probed, program, start, last, asked, between, onward)
+            at = end if times is None else times
+            y = whole(_moved_by_its_ends(vector_field, found.y if saved is None else saved, y0, start, end, at, args))
+            status, steps, accepted = _judged(found.phase, y, chosen.max_abs), found.steps, found.accepted
+            if watches:
+                stiff = found.phase == lanes.STIFF
+                begin = _choose(stiff, (found.t, whole(found.y)), (start, whole(y0)))
+                late = stiff if asked is None else stiff & (jnp.where(last < start, -1, 1) * (asked - found.t) > 0)
+                finish = jnp.where(stiff, last, start)
+                pair = probed.of_state(probed.state) is not probed.state
+                hindrance = ensemble.hindrance(program, Rodas5P(pair=pair))
+                rest = _onward(chosen, given, begin, finish, asked, late, jumps, hindrance)
+                y = _choose(late, rest.y, y)
+                steps, accepted = steps + rest.steps, accepted + rest.accepted
+                spent = (rest.status == OK) & (steps > chosen.max_steps)
+                status = jnp.where(stiff, jnp.where(spent, MAX_STEPS, rest.status), status)
+            status = jnp.where(sound, status, NONFINITE)
             kept = _where(status == OK, y, jnp.nan)
-            return Solution(end if times is None else times, kept, status, counts[0], None, *counts[1:])
+            return Solution(at, kept, status, steps, None, accepted, steps - accepted)
+    if watches:
+        other = replace(chosen, method=STIFFLY)
+        why = f"auto means {STIFFLY}, for {hindrance}"
+        silent = () if jumps is None else jumps
+        return _solve(other, *given, t0, t1, ts, silent, event, dense, None, why, True)
+    hindrance = instead or hindrance
     with jax.named_scope(f"{LOCKSTEP}{hindrance}"):
         found = diffrax.diffeqsolve(
             probed.field.terms(),
@@ -253,6 +299,30 @@ def solve(
     )
 
 
+def _onward(
+    solver: Solver, given: Any, begin: Any, end: Any, asked: Any, late: Any, jumps: Any, hindrance: str
+) -> Solution:
+    """The rest of a solve that met a stiff problem, by a method for such; elsewhere `begin` is `end`, and it costs nothing.
+
+    Args:
+        solver: its settings.
+        given: the vector field, the initial state and the arguments, as `solve` has them.
+        begin: the time and the state to go on from.
+        end: the last time.
+        asked: the times at which the state is wanted, or None.
+        late: which of them lie after `begin`.
+        jumps: as `solve` has them.
+        hindrance: why Rodas5P cannot be used; empty if it can.
+    """
+    field, _, args = given
+    time, state = begin
+    times = None if asked is None else jnp.where(late, asked, time)
+    method = replace(solver, method=STIFFLY if hindrance else "rodas5p", dt0=None)
+    why = f"auto goes on by {STIFFLY} where it is stiff, for {hindrance}" if hindrance else ""
+    silent = () if jumps is None else jumps  # what is compared with the time has been told of
+    return _solve(method, field, state, args, time, end, times, silent, instead=why, onward=True)
+
+
 def _mass_matrix(given: Any, solver: Solver, adjoint: Any, y0: Any) -> matrices.Mass:
     """The mass matrix.
 
@@ -293,7 +363,7 @@ def _inner_jumps(traced: Any, start: jax.Array, y0: Any, declared: Any) -> list[
             f"`jumps` should hold the times at which vector_field jumps, but is left out, and the time is compared in "
             f"{', '.join(found.compared[:3])}: a step may pass over a short pulse unseen. Put a forcing of ops.forcing into args, "
             "or write jumps=[...], empty if there is none.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return found.jumps
 
@@ -524,8 +594,9 @@ def _promoted(
 
 
 def _inexact(leaf: Any) -> Any:
-    """Integers and booleans as floats of the precision in force."""
-    return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(jnp.result_type(float))
+    """A float of at least the precision in force, in which diffrax computes: it is that of the times."""
+    floats = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return leaf.astype(jnp.result_type(leaf.dtype, jnp.zeros((), float)) if floats else jnp.result_type(float))
 
 
 def _words(tree: Any) -> str:
@@ -552,7 +623,7 @@ def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
         warnings.warn(
             f"`solver.rtol` must be at least about {least:.1e} in {dtype}, but is {solver.rtol:g}: rounding is larger. "
             "Raise rtol, or use float64.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if any(known(t) is None for t in span):
         return
@@ -564,7 +635,7 @@ def _check_precision(solver: Solver, y0: Any, span: tuple[Any, Any]) -> None:
         warnings.warn(
             f"`t0` should be nearer to 0, but is {start:g}: in {clock} times there are {resolved:.1e} apart, too coarse for an interval "
             f"of {length:g} at rtol {solver.rtol:g}. Count time from a later origin, or use float64.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if isinstance(solver.step, int | float):
         if solver.step < 2 * resolved:
@@ -599,13 +670,14 @@ def _mode(solver: Solver) -> Any:
 
 
 def _in_pool(
-    solver: Solver, probed: Probed, program: Any, start: Any, last: Any, asked: Any, jumps: Jumps | None
-) -> tuple[Any, Any, tuple[Any, Any, Any]]:
-    """The state, how the solve ended, and its steps: in all, accepted, rejected."""
+    solver: Solver, probed: Probed, program: Any, start: Any, last: Any, asked: Any, jumps: Jumps | None, sparse: bool
+) -> tuple[lanes.Outcome, Any]:
+    """What is known at the end, and the states at the times asked for."""
     beside = probed.of_state(probed.state) is not probed.state
-    steps = ensemble.Steps(
+    steps = lanes.Steps(
         solver.rtol, solver.atol, solver.pcoeff, solver.icoeff, solver.dcoeff, solver.factormin, solver.factormax,
         solver.safety, solver.dtmin, solver.dtmax, solver.max_abs, solver.step is not None, PROBE_SLACK if beside else None,
+        BOUND if solver.method == AUTO else None, sparse,
     )  # fmt: skip
     scheme = solver.scheme
     order = float(scheme.error_order(diffrax.ODETerm(probed.field)) or 1)
@@ -617,12 +689,12 @@ def _in_pool(
             t = t if jumps is None else jnp.clip(t, *jumps.around(sign * start))
             found = jax.core.eval_jaxpr(program.jaxpr, program.consts, sign * t, *jax.tree_util.tree_leaves(state))
             slope = jax.tree_util.tree_unflatten(_structure(state), found)
-            return jax.tree_util.tree_map(lambda x: sign.astype(x.real.dtype) * x, slope)
+            return jax.tree_util.tree_map(lambda y, x: sign.astype(y.dtype) * x, state, slope)
 
         still = jax.lax.stop_gradient((sign * start, sign * last, probed.state))
-        size = first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm)
-        size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
-        size = jax.lax.stop_gradient(size if solver.dtmin is None else jnp.maximum(size, solver.dtmin))
+        size = jax.lax.stop_gradient(first_step(wrapped, *still, order, solver.rtol, solver.atol, probed.norm))
+    size = size if solver.dtmax is None else jnp.minimum(size, solver.dtmax)
+    size = size if solver.dtmin is None else jnp.maximum(size, solver.dtmin)
     found, saved = ensemble.solve(
         program,
         scheme,
@@ -641,14 +713,14 @@ def _in_pool(
     )
     if saved is not None:  # in an empty interval no step passes a time
         saved = jax.tree_util.tree_map(lambda all, y: jnp.where(start == last, y, all), saved, found.y)
-    return found.y if saved is None else saved, found.phase, (found.steps, found.accepted, found.steps - found.accepted)
+    return found, saved
 
 
 def _judged(phase: Any, y: Any, max_abs: Any) -> jax.Array:
     """The code of the end of a lane."""
     sound = within(y, jnp.inf if max_abs is None else max_abs)
-    failed = jnp.where(phase == ensemble.MAX_STEPS, MAX_STEPS, jnp.where(phase == ensemble.BEYOND, NONFINITE, FAILED))
-    return jnp.where(phase == ensemble.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
+    failed = jnp.where(phase == lanes.MAX_STEPS, MAX_STEPS, jnp.where(phase == lanes.BEYOND, NONFINITE, FAILED))
+    return jnp.where(phase == lanes.REACHED, jnp.where(sound, OK, NONFINITE), failed).astype(jnp.int32)
 
 
 def _first_step(solver: Solver, start: jax.Array, end: jax.Array) -> Any:
@@ -667,26 +739,26 @@ def _controller(
 ) -> Any:
     """Fixed or adaptive steps, which stop at the jumps; adaptive ones are short in an interval watched for an event.
 
-    Those of Kvaerno's method of order 5 end at the times asked for: diffrax interpolates them by a cubic, whose error is a thousand
-    times the tolerance.
+    Those of implicit methods end at the times asked for: between them, what is interpolated of a stiff problem has an error of a thousand
+    times the tolerance, or no digits at all.
     """
     if solver.step is not None:
         return BoundedSteps(diffrax.ConstantStepSize() if jumps is None else EvenSteps(jumps), solver.max_abs)
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
     steps: Any = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
-    if times is not None and isinstance(solver.scheme, diffrax.Kvaerno5):
+    if times is not None and isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P):
         steps = diffrax.ClipStepSizeController(steps, step_ts=jax.lax.stop_gradient(times))
     return steps if jumps is None else adaptive_between(steps, jumps)
 
 
-def _adjoint(solver: Solver) -> Any:
+def _adjoint(solver: Solver, silent: bool = False) -> Any:
     """The diffrax adjoint."""
     name = _mode(solver)
-    if name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint):
+    if not silent and (name == "backsolve" or isinstance(name, diffrax.BacksolveAdjoint)):
         warnings.warn(
             "`solver.adjoint` should be checkpointed or auto, but is backsolve, which integrates the state backwards: its gradients "
             "are inaccurate for contracting systems (Ma et al., arXiv:1812.01892), without a sign of it. Write adjoint: checkpointed.",
-            stacklevel=3,
+            stacklevel=4,
         )
     made: dict[str, Callable[[], Any]] = {
         "forward": diffrax.ForwardMode,
@@ -742,6 +814,15 @@ def _status(result: Any, y: Any, saved: Any, max_abs: Any) -> jax.Array:
     spent = result == diffrax.RESULTS.max_steps_reached
     failed = jnp.where(spent, MAX_STEPS, jnp.where(result == BEYOND, NONFINITE, FAILED))
     return jnp.where(fine, jnp.where(within(held, bound), OK, NONFINITE), failed).astype(jnp.int32)
+
+
+def _choose(keep: jax.Array, new: Any, old: Any) -> Any:
+    """Leaves of one of two trees, by `keep` (scalar, or along the leading axis)."""
+
+    def one(a: Any, b: Any) -> Any:
+        return jnp.where(keep.reshape(keep.shape + (1,) * (a.ndim - keep.ndim)), a, b)
+
+    return jax.tree_util.tree_map(one, new, old)
 
 
 def _where(keep: jax.Array, tree: Any, other: float) -> Any:

@@ -7,6 +7,7 @@ see the wrong field, and no step would be short enough.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import diffrax
@@ -212,6 +213,13 @@ class FreeSteps(diffrax.PIDController):
     diffrax takes 0.01 for the first step of every problem: the state of a fast one overflows in it.
     """
 
+    direction: Any = 1
+    """Of time: the slope that `init` gets is not turned by it."""
+
+    def wrap(self, direction: Any) -> FreeSteps:
+        """With the direction of time."""
+        return replace(self, direction=direction)
+
     def init(
         self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
     ) -> tuple[Any, Any]:
@@ -222,9 +230,9 @@ class FreeSteps(diffrax.PIDController):
             def field(t: Any, y: Any) -> Any:
                 slope = func(terms, t, y, args)
                 whole: Any = jax.tree_util.tree_structure(y)
-                if jax.tree_util.tree_structure(slope) == whole:
-                    return slope
-                return jax.tree_util.tree_map(jnp.add, *slope)  # the explicit and the implicit part
+                if jax.tree_util.tree_structure(slope) != whole:
+                    slope = jax.tree_util.tree_map(jnp.add, *slope)  # the explicit and the implicit part
+                return jax.tree_util.tree_map(lambda x: jnp.asarray(self.direction, x.real.dtype) * x, slope)
 
             found = first_step(field, *still, error_order, self.rtol, self.atol, self.norm)
             dt0 = jax.lax.stop_gradient(found)

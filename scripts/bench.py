@@ -47,6 +47,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import engine_rows, rows  # noqa: F401  they register their rows
 from benchmarks.contest import ROWS, Result, measure
 
+from engine.runtime import set_xla_flags
+
 
 def main() -> int:
     """Measure the rows, those of one core in one process and those of all cores in another, and print the table."""
@@ -88,6 +90,7 @@ def measured_apart(names: list[str], quick: bool, all_cores: bool) -> list[Resul
     Raises:
         SystemExit: that process failed, but for answers that are wrong.
     """
+    set_xla_flags()  # as the engine does; both sides are compiled with them
     environment = os.environ | {"JAX_ENABLE_X64": "true", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
         file = Path(folder) / "rows.json"

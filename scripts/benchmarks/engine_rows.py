@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import problems, solvers
-from benchmarks.contest import Contest, Side, Wanted, row
+from benchmarks.contest import BY_HAND, Contest, Side, Wanted, row
 from benchmarks.rows import LOOSE, judged
 
 CHEAP = """\
@@ -137,7 +137,7 @@ def by_hand(folder: Folder, parameters: np.ndarray[Any, Any], widths: Sequence[i
     problem = problems.oscillator(1)
     one, samples = solvers.diffeqsolve_of(problem, **LOOSE), len(parameters)
     start = time.perf_counter()
-    programs = {n: jax.jit(jax.vmap(one)).lower(parameters[:n]).compile() for n in widths}
+    programs = {n: jax.jit(jax.vmap(one)).lower(parameters[:n]).compile(compiler_options=BY_HAND) for n in widths}
     seconds = (time.perf_counter() - start) / len(programs)
 
     def solved(width: int, count: int) -> tuple[float, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import problems, solvers
-from benchmarks.contest import Contest, Side, Wanted, compiled, row, timed
+from benchmarks.contest import BY_HAND, Contest, Side, Wanted, compiled, row, timed
 
 LOOSE = {"rtol": 1e-6, "atol": 1e-9}
 LORENZ = {"rtol": 1e-8, "atol": 1e-8}
@@ -82,8 +82,16 @@ def gradient3(quick: bool) -> Contest:
 
     problem = problems.lorenz(128 if quick else 4096)
     sides = [
-        compiled(jax.vmap(jax.value_and_grad(lambda p, one=one: one(p).sum())), problem.parameters, read=lambda f: f[1])
-        for one in (solvers.solve_of(problem, **LORENZ), solvers.diffeqsolve_of(problem, **LORENZ))
+        compiled(
+            jax.vmap(jax.value_and_grad(lambda p, one=one: one(p).sum())),
+            problem.parameters,
+            read=lambda f: f[1],
+            options=options,
+        )
+        for one, options in (
+            (solvers.solve_of(problem, **LORENZ), None),
+            (solvers.diffeqsolve_of(problem, **LORENZ), BY_HAND),
+        )
     ]
     return Contest(
         f"Lorenz, {len(problem.parameters)} values and gradients: vmap(value_and_grad)",
@@ -218,8 +226,8 @@ def single(quick: bool) -> Contest:
     problem = problems.oscillator(1)
     parameters = np.array([10.0, 0.1])
     sides = [
-        compiled(of(problem, **LOOSE), parameters, read=lambda y: np.asarray(y)[None])
-        for of in (solvers.solve_of, solvers.diffeqsolve_of)
+        compiled(of(problem, **LOOSE), parameters, read=lambda y: np.asarray(y)[None], options=options)
+        for of, options in ((solvers.solve_of, None), (solvers.diffeqsolve_of, BY_HAND))
     ]
     right = judged(parameters[None], problem.t1, 1e-4)
     return Contest("oscillator, 1 sample, not batched: diffeqsolve", 1, *sides, **right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -55,6 +56,28 @@ def test_a_failed_lane_does_not_poison_the_gradient_of_the_others() -> None:
     np.testing.assert_allclose(without, math.exp(-2) + math.exp(-20), rtol=1e-5)
 
 
+@pytest.mark.parametrize("number", [1, 30])
+def test_an_overflow_does_not_poison_the_gradient_by_what_samples_share(number: int) -> None:
+    """y' = p k y^2 from 1, by fixed steps, which overflow for large k; the derivative by p of those that do not."""
+    rates = jnp.array([0.1, 0.5, 300.0])
+
+    def total(p: Any) -> Any:
+        found = jax.vmap(lambda k: solve(lambda t, y, a: jnp.sum(a[0]) * a[1] * y**2, 1.0, (p, k), t1=1.0, step=0.05))(
+            rates
+        )
+        assert found.status.shape == (3,)
+        return jnp.sum(jnp.where(found.status == 0, found.y, 0))
+
+    slope = jax.grad(total)(jnp.ones(number) / number)
+    np.testing.assert_allclose(slope, sum(k / (1 - k) ** 2 for k in (0.1, 0.5)), rtol=1e-3)
+
+
+def test_a_second_derivative_where_the_first_is_zero() -> None:
+    """Of y(1)^2, with y(1) = (x - 1) e: where it is least nobody asks for the derivative of y."""
+    found = jax.vmap(jax.hessian(lambda x: solve(lambda t, y, a: y, x - 1, t1=1.0).y ** 2))(jnp.array([1.0]))
+    np.testing.assert_allclose(found, 2 * math.e**2, rtol=1e-3)
+
+
 def test_a_solution_that_blows_up_is_not_an_answer() -> None:
     found = solve(lambda t, y, args: y**2, 1.0, t1=2.0, max_steps=2000)  # y = 1 / (1 - t)
     assert int(found.status) in (2, 3, 4)
@@ -82,6 +105,84 @@ def test_complex_state() -> None:
         warnings.simplefilter("ignore")  # diffrax's own caution
         found = solve(lambda t, y, a: -1.5j * y, 1.0 + 0.0j, t1=2.0, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(found.y, -0.98999250 - 0.14112001j, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 16])
+def test_derivative_by_complex_arguments(number: int) -> None:
+    """y' = sum(z) y gives exp(sum(z)): by few arguments, and by many, both parts of the gradient are there."""
+    z = jnp.full(number, -0.2 + 0.5j) / number
+
+    def final(z: Any) -> Any:
+        return jnp.real(solve(lambda t, y, z: jnp.sum(z) * y, 1.0 + 0.0j, z, t1=1.0, rtol=1e-9, atol=1e-11).y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = jax.jit(jax.vmap(jax.grad(final)))(jnp.stack([z, 2 * z]))
+    expected = jax.vmap(jax.grad(lambda z: jnp.real(jnp.exp(jnp.sum(z)))))(jnp.stack([z, 2 * z]))
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("field", "y0"),
+    [
+        (lambda t, y, k: 1, 0.0),
+        (lambda t, y, k: 1.0, 0),
+        (lambda t, y, k: jnp.ones((), int), 0.0),
+        (lambda t, y, k: jnp.ones((), jnp.float32), jnp.zeros((), jnp.float32)),
+        (lambda t, y, k: {"a": 1.0, "none": y["none"]}, {"a": 0.0, "none": jnp.zeros((0, 2))}),
+        (lambda t, y, k: {"a": jnp.ones(2, bool), "b": None}, {"a": [0, 0], "b": None}),
+    ],
+)
+def test_states_and_slopes_of_every_dtype(field: Any, y0: Any) -> None:
+    """y' = 1 from 0, alone and in an ensemble: computed in the precision in force, as the times are."""
+    ends = jnp.array([0.5, 2.0, 0.0])
+    found = jax.vmap(lambda t1: solve(field, y0, 1.0, t1=t1))(ends)
+    one = solve(field, y0, 1.0, t1=2.0)
+    for leaf, single in zip(jax.tree_util.tree_leaves(found.y), jax.tree_util.tree_leaves(one.y), strict=True):
+        assert leaf.dtype == single.dtype == np.float64
+        np.testing.assert_allclose(leaf, jnp.broadcast_to(ends.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape))
+        np.testing.assert_allclose(single, 2.0)
+    assert found.status.tolist() == [0, 0, 0]
+
+
+def test_a_state_without_a_number() -> None:
+    found = jax.vmap(lambda t1: solve(lambda t, y, a: y, jnp.zeros(0), t1=t1))(jnp.array([0.5, 2.0]))
+    assert found.y.shape == (2, 0)
+    assert found.status.tolist() == [0, 0]
+
+
+def test_a_first_step_within_the_bounds_of_steps() -> None:
+    """Alone and in an ensemble: one that is given is neither longer nor shorter than steps may be."""
+    decay: Callable[..., Any] = lambda k, **steps: solve(lambda t, y, k: -k * y, 1.0, k, t1=1.0, **steps).accepted  # noqa: E731
+    rates = jnp.array([0.01, 0.02])
+    assert jax.vmap(lambda k: decay(k, dt0=0.5, dtmax=0.05))(rates).tolist() == [20, 20]
+    assert int(decay(0.01, dt0=0.5, dtmax=0.05)) == 20
+    assert jax.vmap(lambda k: decay(k, dt0=1e-6, dtmin=0.5))(rates).tolist() == [2, 2]
+
+
+class FlooredEuler(diffrax.Euler):
+    """Euler's method, whose state does not fall below 0.5."""
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
+        y, *rest = super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        return jnp.maximum(y, 0.5), *rest
+
+
+class FlooredHeun(diffrax.Heun):
+    """Heun's method, likewise."""
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Any, args: Any, solver_state: Any, made_jump: Any) -> Any:
+        y, *rest = super().step(terms, t0, t1, y0, args, solver_state, made_jump)
+        return jnp.maximum(y, 0.5), *rest
+
+
+@pytest.mark.parametrize("solver", [FlooredEuler(), FlooredHeun()], ids=["Euler", "Heun"])
+def test_a_solver_with_a_step_of_its_own(solver: Any) -> None:
+    """It takes that step in an ensemble too."""
+    found = jax.vmap(lambda k: solve(lambda t, y, k: -k * y, 1.0, k, t1=5.0, step=0.1, solver=solver).y)(
+        jnp.array([0.01, 1.0])
+    )
+    np.testing.assert_allclose(found, [math.exp(-0.05), 0.5], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("start", "exact"), [(10.0, 0.1649935903), (25.5, 0.3581337880), (40.0, 0.7394499701)])

@@ -265,3 +265,20 @@ def test_control_of_the_step_size() -> None:
         taken.append(int(found.steps))
     assert len(set(taken)) == 4
     assert taken[2] >= 200
+
+
+IMPLICIT = ("rodas5p", "kvaerno5", "kvaerno3", "kvaerno4", "kencarp3", "kencarp4", "kencarp5", "implicit_euler")
+
+
+@pytest.mark.parametrize(
+    "method", [name if name == "rodas5p" else pytest.param(name, marks=pytest.mark.slow) for name in IMPLICIT]
+)
+def test_states_at_times_of_a_stiff_problem_are_as_good_as_steps(method: str) -> None:
+    """y' = -k (y - cos t) from 0, whose interpolation between steps may have no digits at all."""
+    ts = jnp.linspace(0.0, 10.0, 41)
+    k = jnp.array([1.0, 1e3, 1e6])[:, None]
+    smooth = k / (1 + k * k)
+    exact = k * smooth * (jnp.cos(ts) - jnp.exp(-k * ts)) + smooth * jnp.sin(ts)
+    found = jax.vmap(lambda k: solve(lambda t, y, k: -k * (y - jnp.cos(t)), 0.0, k, ts=ts, solver=method))(k[:, 0])
+    np.testing.assert_allclose(found.y, exact, rtol=0, atol=1e-3 if method == "implicit_euler" else 1e-5)
+    assert found.status.tolist() == [0, 0, 0]

@@ -257,7 +257,7 @@ def test_each_sample_of_an_ensemble_takes_the_steps_that_it_takes_alone(monkeypa
 
     rates = jnp.logspace(-3, 0, 5)
     pooled, slopes = together(rates)
-    monkeypatch.setattr(ensemble, "fits", lambda *_: False)
+    monkeypatch.setattr(ensemble, "hindrance", lambda *_: "compared")
     alone, expected = together(rates)
     np.testing.assert_array_equal(pooled.accepted, alone.accepted)
     np.testing.assert_array_equal(pooled.rejected, alone.rejected)
