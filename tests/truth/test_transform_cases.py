@@ -318,7 +318,8 @@ def test_memory_of_a_reverse_pass(project: Project) -> None:
     assert size[4096, "8"] <= 1.01 * size[256, "8"]
     assert size[4096, "8"] < 0.25 * size[4096, "null"]
     for slope in slopes[1:]:
-        np.testing.assert_allclose(slope, slopes[0], rtol=0, atol=1e-10 * np.abs(slopes[0]).max())
+        # far below atol, and by a pool or by diffrax: roundings of the steps show
+        np.testing.assert_allclose(slope, slopes[0], rtol=0, atol=1e-7 * np.abs(slopes[0]).max())
 
 
 @pytest.mark.parametrize(
