@@ -71,6 +71,7 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
 
     implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P)
     hold: Any = same if implicit else jax.lax.stop_gradient  # an implicit method needs the whole Jacobian
+    pass_on: Any = same if isinstance(solver.scheme, Rodas5P) else jax.lax.stop_gradient  # and this one that by time too
 
     def augment(part: VectorField) -> VectorField:
         closed, held = jax.closure_convert(part, start, y0, args)
@@ -90,7 +91,7 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
         def augmented(t: Any, state: Any, _: Any) -> Any:
             y, w = state
             still = hold(y), jax.lax.stop_gradient([jnp.asarray(leaves[i]) for i in moving])
-            _, dw = jax.jvp(lambda y, values: slope(jax.lax.stop_gradient(t), y, values), still, (w, directions))
+            _, dw = jax.jvp(lambda y, values: slope(pass_on(t), y, values), still, (w, directions))
             return part(t, y, args), dw
 
         return augmented
