@@ -337,7 +337,8 @@ class Lane:
             return slopes(sign * given.seen(t, state.t, state.limits), y, arguments)
 
         active = state.phase == RUNNING
-        asked, ends = lax.stop_gradient(state.tnext - state.t), False
+        aim, ends = state.tnext, False
+        asked = lax.stop_gradient(aim - state.t)
         if self._ends_at_saves:
             first = lax.stop_gradient(times[0])
             ends = (first > state.t) & (first < state.tnext)
@@ -405,7 +406,7 @@ class Lane:
             y,
             slope,
             t,
-            jnp.where(moves, tnext, state.tnext),
+            jnp.where(moves, tnext, aim),  # a step that is held for another time of saving is cut anew
             steps,
             state.accepted + keep,
             jnp.where(moves, phase, state.phase).astype(jnp.int8),
@@ -679,10 +680,11 @@ def _real(leaf: Any) -> Any:
 
 
 def _inverse_root(square: Any, power: float) -> Any:
-    """`square ** (-1 / power)` to the last digits, by arithmetic alone where `power` is an integer, as it nearly always is.
+    """`square ** (-1 / power)` to seven digits or more, by arithmetic alone where `power` is an integer, as it nearly always is.
 
     A call of `pow` costs as much as all stages of a step. The bits of a float are nearly its logarithm: so begin C. J. Walczyk,
-    L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method of order four and one of Newton's do the rest.
+    L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method of order four and two of Newton's do the rest: to eleven digits for a method of order
+    five, to seven for one of order eight.
     """
     n = round(power)
     if power != n or square.dtype not in (jnp.float32, jnp.float64):
@@ -695,6 +697,7 @@ def _inverse_root(square: Any, power: float) -> Any:
     off = 1 - square * lax.integer_pow(root, n)
     cubic, fourth = (n + 1) / (2 * n), (n + 1) * (2 * n + 1) / (6 * n**2)
     root = root + root * (off * (1 / n)) * (1 + off * (cubic + off * fourth))
+    root = root + root * ((1 - square * lax.integer_pow(root, n)) * (1 / n))
     return root + root * ((1 - square * lax.integer_pow(root, n)) * (1 / n))
 
 

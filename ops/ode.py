@@ -39,7 +39,7 @@ from ops.methods import Split as Split
 from ops.probe import PROBE_SLACK, Probed, alone, same, with_tangent
 from ops.rosenbrock import Rodas5P
 from ops.spelling import nearest
-from ops.steps import Between, EvenSteps, Jumps, adaptive_between, first_step
+from ops.steps import Between, EvenSteps, Jumps, adaptive_between, adaptive_up_to, first_step
 
 EVENT_STEPS = 100
 """With an event, a step covers at most this part of the interval: two crossings inside one step go unseen."""
@@ -747,7 +747,7 @@ def _controller(
     longest = None if watched is None else jnp.where(watched == 0, 1.0, jnp.abs(watched) / EVENT_STEPS)
     steps: Any = guarded(solver.adaptive(longest, norm), solver.dtmin, solver.max_abs, of_state)
     if times is not None and isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P):
-        steps = diffrax.ClipStepSizeController(steps, step_ts=jax.lax.stop_gradient(times))
+        steps = adaptive_up_to(steps, jax.lax.stop_gradient(times))
     return steps if jumps is None else adaptive_between(steps, jumps)
 
 

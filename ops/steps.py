@@ -207,6 +207,77 @@ def adaptive_between(controller: Any, jumps: Jumps) -> AdaptiveSteps:
     return made
 
 
+class SavedSteps(diffrax.AbstractAdaptiveStepSizeController[Any, Any]):
+    """The steps of another controller, cut short at times of saving.
+
+    After a step that was cut to less than half, the size that had been asked for is tried again, as in a pool of lanes: it would else
+    grow from the length of that step by a factor of ten at most.
+    """
+
+    controller: diffrax.AbstractAdaptiveStepSizeController[Any, Any]
+    times: Any
+    """In the order of integration."""
+
+    @property  # type: ignore[misc]
+    def rtol(self) -> Any:  # type: ignore[override]
+        """That of the controller inside."""
+        return self.controller.rtol
+
+    @property  # type: ignore[misc]
+    def atol(self) -> Any:  # type: ignore[override]
+        """That of the controller inside."""
+        return self.controller.atol
+
+    @property  # type: ignore[misc]
+    def norm(self) -> Callable[[Any], Any]:  # type: ignore[override]
+        """That of the controller inside."""
+        return self.controller.norm
+
+    def wrap(self, direction: Any) -> SavedSteps:
+        """With the direction of time."""
+        return adaptive_up_to(self.controller.wrap(direction), direction * self.times)
+
+    def _cut(self, start: Any, end: Any) -> Any:
+        """The end of a step that begins at a time, at most the next time of saving."""
+        place = jnp.searchsorted(self.times, start, side="right")
+        after = jnp.where(place < len(self.times), self.times[jnp.minimum(place, len(self.times) - 1)], jnp.inf)
+        return jnp.where(after < end, after, end)
+
+    def init(
+        self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any
+    ) -> tuple[Any, Any]:
+        """The end of the first step, and the state."""
+        end, inner = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        return self._cut(t0, end), (inner, jax.lax.stop_gradient(end - t0))
+
+    def adapt_step_size(
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
+    ) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """The next step, and the state."""
+        inner, asked = controller_state
+        keep, start, end, jumped, inner, result = self.controller.adapt_step_size(
+            t0, t1, y0, y1_candidate, args, y_error, error_order, inner
+        )
+        taken, wished = jax.lax.stop_gradient((t1 - t0, end - start))
+        end = jnp.where(keep & (taken < 0.5 * asked) & (wished < asked), start + asked, end)
+        return keep, start, self._cut(start, end), jumped, (inner, jax.lax.stop_gradient(end - start)), result
+
+
+def adaptive_up_to(controller: Any, times: Any) -> SavedSteps:
+    """Adaptive steps that end at times of saving."""
+    make: Any = SavedSteps
+    made: SavedSteps = make(controller, times)
+    return made
+
+
 class FreeSteps(diffrax.PIDController):
     """The steps of diffrax, but for the first, whose error is about the tolerance (Hairer, Norsett, Wanner, Solving ODEs I, II.4).
 
