@@ -683,8 +683,8 @@ def _inverse_root(square: Any, power: float) -> Any:
     """`square ** (-1 / power)` to seven digits or more, by arithmetic alone where `power` is an integer, as it nearly always is.
 
     A call of `pow` costs as much as all stages of a step. The bits of a float are nearly its logarithm: so begin C. J. Walczyk,
-    L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method of order four and two of Newton's do the rest: to eleven digits for a method of order
-    five, to seven for one of order eight.
+    L. V. Moroz, J. L. Cieslinski, Entropy 23, 86 (2021). One step of Householder's method of order four and two of Newton's
+    do the rest: to eleven digits for a method of order five, to seven for one of order eight.
     """
     n = round(power)
     if power != n or square.dtype not in (jnp.float32, jnp.float64):

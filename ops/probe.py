@@ -71,7 +71,9 @@ def with_tangent(field: Any, start: jax.Array, y0: Any, args: Any, solver: Solve
 
     implicit = isinstance(solver.scheme, diffrax.AbstractImplicitSolver | Rodas5P)
     hold: Any = same if implicit else jax.lax.stop_gradient  # an implicit method needs the whole Jacobian
-    pass_on: Any = same if isinstance(solver.scheme, Rodas5P) else jax.lax.stop_gradient  # and this one that by time too
+    pass_on: Any = (
+        same if isinstance(solver.scheme, Rodas5P) else jax.lax.stop_gradient
+    )  # and this one that by time too
 
     def augment(part: VectorField) -> VectorField:
         closed, held = jax.closure_convert(part, start, y0, args)
