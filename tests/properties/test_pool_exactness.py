@@ -160,7 +160,8 @@ def assert_as_alone(how: Settings, p: Problem, tolerance: float = 1e-10) -> None
 
 FAST = [Settings("tsit5"), Settings("rodas5p", saves=False), Settings("euler", step=0.05)]
 ALL = [
-    *(Settings(method, saves) for method in ADAPTIVE for saves in (True, False)),
+    *(Settings(method, i % 2 == 0) for i, method in enumerate(ADAPTIVE)),
+    *(Settings(method, saves) for method, saves in (("tsit5", False), ("dopri5", True), ("rodas5p", True))),
     *(Settings(method, True, 0.05) for method in ("euler", "tsit5", "rodas5p")),
     Settings("tsit5", True, None, (("pcoeff", 0.4), ("icoeff", 0.3))),
     Settings("dopri5", False, None, (("pcoeff", 0.2), ("icoeff", 0.3), ("dcoeff", 0.1))),
@@ -168,6 +169,14 @@ ALL = [
     Settings("tsit5", False, None, (("dt0", 1e-5), ("dtmin", 1e-3))),
     Settings("bosh3", False, None, (("max_abs", 5.0),)),
 ]
+UNLIKE = [
+    Settings("rodas5p"),
+    Settings("dopri8", False),
+    Settings("bosh3", False),
+    Settings("rodas5p", True, 0.05),
+    Settings("tsit5", True, None, (("pcoeff", 0.4), ("icoeff", 0.3))),
+]
+"""Methods whose lanes do something else from step to step."""
 
 
 @pytest.mark.parametrize("how", [*FAST, Settings("rodas5p")], ids=str)
@@ -180,7 +189,7 @@ def test_each_sample_takes_the_steps_that_diffrax_takes_for_it_alone(how: Settin
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ALL, ids=str)
 @given(seed=SEEDS)
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_of_every_method_and_control(how: Settings, seed: int) -> None:
     """Among so many some are unstable, and roundings grow."""
     assert_as_alone(how, problems(seed), 1e-9)
@@ -217,10 +226,10 @@ def test_neither_order_nor_lanes_matter(shape: str, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", LANES)
-@pytest.mark.parametrize("how", ALL, ids=str)
+@pytest.mark.parametrize("how", UNLIKE, ids=str)
 @given(seed=SEEDS)
 @settings(max_examples=10)
-def test_neither_order_nor_lanes_matter_to_any_method(how: Settings, shape: str, seed: int) -> None:
+def test_neither_order_nor_lanes_matter_to_methods_of_every_kind(how: Settings, shape: str, seed: int) -> None:
     assert_order_does_not_matter(how, seed, shape)
 
 
@@ -305,7 +314,7 @@ def mild(seed: int) -> Problem:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", [*FAST, Settings("bosh3", False)], ids=str)
 @given(seed=SEEDS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_derivatives_are_those_of_diffrax(how: Settings, mode: str, seed: int) -> None:
     assert_derivatives_as_alone(slopes, how, mode, seed, 1e-8)
 
@@ -386,8 +395,7 @@ def by_pair(both: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit", [True, False])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "jit"), [*((way, True) for way in WAYS), ("map in batches", False)])
 def test_within_loops_and_batches(way: str, jit: bool) -> None:
     pairs = tuple(x.ravel() for x in np.meshgrid(RATES, WAVES, indexing="ij"))
     with jax.disable_jit(not jit):
