@@ -125,22 +125,22 @@ def grad_robertson_asa_4e7() -> Answer:
     return answer(ds, names | {f"dG_dy{i + 1}": f"dg.y0@{i}" for i in range(3)}, 1e-9, recomputed=7)
 
 
-def grad_hessian_robertson_80(mode: str = "forward") -> Answer:
+def grad_hessian_robertson_80() -> Answer:
     """The Hessian of the table is by differences of a gradient, and good to 2e-6."""
     ds = run(
         ROBERTSON
-        + f"""\
-    solver: {{rtol: 1e-9, atol: 1e-14, max_steps: 4096}}
+        + """\
+    solver: {rtol: 1e-9, atol: 1e-14, max_steps: 4096}
     stages:
       total:
         _target_: tests.reference.gradient.total
-        of: {{_target_: tests.reference.gradient.square, _partial_: true}}
+        of: {_target_: tests.reference.gradient.square, _partial_: true}
         t1: 80.0
-        solver: ${{solver}}
-    outputs: {{g: total.g, steps: total.steps}}
+        solver: ${solver}
+    outputs: {g: total.g, steps: total.steps}
     derivatives:
-      dg: {{of: g, wrt: [k1, k3]}}
-      hg: {{of: g, wrt: [k1, k3], kind: hessian, mode: {mode}}}
+      dg: {of: g, wrt: [k1, k3]}
+      hg: {of: g, wrt: [k1, k3], kind: hessian, mode: forward}
     """
     )
     assert abs(float(ds["hg.k1.k3"] / ds["hg.k3.k1"]) - 1) < 1e-9

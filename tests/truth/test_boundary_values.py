@@ -161,8 +161,8 @@ def test_a_star_without_a_surface_fails(stars: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lane_emden", "mathieu", "kuramoto"])
+@pytest.mark.parametrize("name", ["lane_emden", "kuramoto"])
 def test_finite_differences_confirm_the_gradients(name: str) -> None:
-    axis = {"lane_emden": "n=[1.5,3.0]", "mathieu": "a=[1.0,2.5]", "kuramoto": "coupling=[2.0,3.0]"}[name]
+    axis = {"lane_emden": "n=[1.5,3.0]", "kuramoto": "coupling=[2.0,3.0]"}[name]
     plan = engine.load(REPOSITORY / "conf" / f"{name}.yaml", [f"sweep.axes.{axis}"])
     assert {row.verdict for row in check_gradients(plan)} == {"ok"}

@@ -36,11 +36,6 @@ def test_the_terminal_cost_in_reverse_mode() -> None:
     right("grad_lotka_volterra_terminal", gradient.grad_lotka_volterra_terminal("reverse"))
 
 
-@pytest.mark.slow
-def test_the_hessian_of_the_stiff_reaction_in_reverse_mode() -> None:
-    right("grad_hessian_robertson_80", gradient.grad_hessian_robertson_80("reverse"))
-
-
 def test_what_the_comparison_calls_wrong() -> None:
     problem, exact = "grad_logistic", problems()["grad_logistic"]["reference_values"]
     values = {name: float(text) for name, text in exact.items()}
