@@ -151,8 +151,10 @@ def check(ds: xarray.Dataset, name: str, kinds: tuple[str, ...]) -> None:
             np.testing.assert_allclose(at[variable], want[variable], rtol=1e-12, atol=1e-12, err_msg=variable)
 
 
-@pytest.mark.parametrize("sweep", [(), (SWEEP,)], ids=["single", "sweep"])
-@pytest.mark.parametrize("mode", ["auto", *(pytest.param(m, marks=pytest.mark.slow) for m in ("forward", "reverse"))])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "sweep"), [("auto", ()), ("auto", (SWEEP,)), ("forward", (SWEEP,)), ("reverse", (SWEEP,))]
+)
 def test_known_lengths_in_every_mode(project: Project, mode: str, sweep: tuple[str, ...]) -> None:
     ds = project.model(MODEL).yaml(case(list(STATIC), KINDS, mode)).run(*sweep)
     for name in STATIC:
