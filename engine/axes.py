@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import SweepError, listed, nearest
+from engine.errors import SweepError, UserError, listed, nearest
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ def collecting(problems: list[str]) -> Iterator[None]:
     """Keep the problems of what is inside, and go on."""
     try:
         yield
-    except SweepError as error:
+    except UserError as error:
         problems.extend(error.problems)
 
 

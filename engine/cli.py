@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NoReturn, TextIO
 
 from engine.errors import UserError, nearest
@@ -41,6 +41,8 @@ examples:
   python -m engine run conf/oscillator.yaml execution.jit=false sweep.axes.omega=[2.0]      op by op, for a debugger
   python -m engine run conf/oscillator.yaml execution.debug_nans=true      say where the first failed sample went wrong
   python -m engine run conf/oscillator.yaml execution.profile=trace        and write a trace of JAX's profiler
+  python -m engine run conf/sellar.yaml                                     optimize: a design under constraints
+  python -m engine run conf/misra1a.yaml optimize.max_steps=50              optimize: a fit of data
 
 An override's value is YAML-like: text with spaces or = needs quotes inside the shell's, 'name="a = b"'; a list is [1,2].
 """,
@@ -437,6 +439,8 @@ def plan_command(options: argparse.Namespace) -> int:
             compare_processes(draft, purity)
         if purity.problems:
             return report_impure(purity, options.json)
+    if draft.problem is not None:
+        return plan_design(draft, options.json)
     plan = make_plan(draft)
     check_store(plan)
     program = compiled_program(plan)
@@ -444,6 +448,24 @@ def plan_command(options: argparse.Namespace) -> int:
         print_json(plan_as_data(program.plan, program.cost, purity))
     else:
         print(describe_plan(program.plan, program.cost, purity))
+    return 0
+
+
+def plan_design(draft: Any, as_json: bool) -> int:
+    """Check and cost an optimization."""
+    from engine.design_reports import describe_design_plan, design_plan_as_data
+    from engine.optimization import make_optimization
+    from engine.runs import find_store
+    from engine.store import check_layout
+
+    plan = make_optimization(draft)
+    check_layout(plan.layout())
+    if not draft.config.settings.store.overwrite:
+        find_store(draft)
+    if as_json:
+        print_json(design_plan_as_data(plan))
+    else:
+        print(describe_design_plan(plan))
     return 0
 
 
@@ -461,7 +483,8 @@ def report_impure(purity: Any, as_json: bool) -> int:
 
 
 def check_grad_command(options: argparse.Namespace) -> int:
-    """Compare every derivative that a config asks for with finite differences of its values, at some samples of its sweep."""
+    """Compare every derivative that a config asks for, or that its optimization uses, with finite differences of its values, at some
+    samples of its sweep."""
     from engine.config import read_config
 
     config = read_config(options.config, options.overrides)
@@ -472,7 +495,10 @@ def check_grad_command(options: argparse.Namespace) -> int:
 
     if options.samples < 1:
         raise UserError(f"`--samples` must be a positive integer, but is {options.samples}. Leave it out for 5.")
-    check = check_gradients(make_plan(make_draft(config)), options.samples)
+    draft = make_draft(config)
+    if draft.problem is not None:
+        draft = replace(draft, requests=(*draft.requests, *draft.problem.requests()))
+    check = check_gradients(make_plan(draft), options.samples)
     if options.json:
         status = "complete" if check.passes else "partial"
         left_out = [asdict(one) for one in check.left_out]

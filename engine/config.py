@@ -75,6 +75,12 @@ def groups_folder() -> Path:
     return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
 
 
+def read_option(group: str, name: str) -> dict[str, Any]:
+    """The settings of an option of one of the engine's own groups, which must be there."""
+    text = (groups_folder() / group / f"{name}.yaml").read_text(encoding="utf-8")
+    return cast("dict[str, Any]", yaml.safe_load(text))
+
+
 def read_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """Compose, resolve and check a config.
 

@@ -1,4 +1,4 @@
-"""Distributions of the axes → the points of a sampled design. The one home of SciPy.
+"""Distributions of the axes → the points of a sampled design, and the quantiles of an estimate. The one home of SciPy.
 
 In: each axis's distribution. Out: a column for each, by the inverse of its distribution function from points of the unit cube.
 """
@@ -121,6 +121,20 @@ def standard_normal(unit: Array) -> Array:
     return np.asarray(ndtri(unit))
 
 
+def student_quantile(probability: float, degrees: int) -> float:
+    """The inverse of the distribution function of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def chi_square_tail(value: float, degrees: int) -> float:
+    """The probability that a chi-square variable is larger than `value`."""
+    from scipy.special import chdtrc
+
+    return float(chdtrc(degrees, value))
+
+
 def check_order(key: str, low: Array, high: Array) -> None:
     """The low must be below the high."""
     require(
@@ -199,3 +213,14 @@ def unit_samples(kind: str, sizes: Mapping[str, int], samples: int, seed: int) -
 def stream(seed: int, name: str) -> np.random.Generator:
     """Random numbers that depend on the seed and a parameter's name."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *name.encode()])))
+
+
+def bounded_least_squares(matrix: Array, target: Array, lower: Array, upper: Array) -> Array:
+    """The x between `lower` and `upper`, (k,), for which `matrix` (m, k) times x comes nearest to `target` (m,)."""
+    from scipy.optimize import lsq_linear
+
+    size = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(float).tiny)  # each column of length 1
+    found: Array = lsq_linear(
+        matrix / size, target, (lower, upper), method="bvls" if matrix.shape[1] < 200 else "trf"
+    ).x
+    return found / size

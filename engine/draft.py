@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,13 +24,16 @@ from engine.derivatives import (
     Request,
     resolve_derivatives,
 )
+from engine.design_variables import variable_names
 from engine.designs import Design, design
 from engine.diagnosis import line_of
-from engine.errors import PlanError
+from engine.errors import PlanError, nearest
 from engine.lowering import abstract_key, evaluate, status_of
+from engine.measurements import Measurements, read_measurements
 from engine.outputs import Leaf
 from engine.parameters import as_parameter, has_nodes, read_parameters, widened
 from engine.pipeline import Pipeline, build_pipeline, check_parameters_used, with_reasons
+from engine.problem import Problem, read_problem
 from engine.randomness import check_keys
 from engine.ranges import check_ranges
 from engine.sites import stage_of
@@ -70,6 +73,8 @@ class Draft:
     """Those of JAX's settings that change numbers and are not its defaults."""
 
     warnings: tuple[str, ...] = ()
+    problem: Problem | None = None
+    """With `optimize`: the design problem."""
 
     @cached_property
     def parts(self) -> dict[str, str]:
@@ -103,6 +108,8 @@ class Draft:
             "precision": settings.precision,
             "scheme": repr(SCHEME),
         }
+        if self.problem is not None:
+            parts["optimize"] = self.problem.identity
         if customs:  # the other transforms leave the numbers as they are
             groups = (self.stack.of_values, self.stack.of_sample)
             parts["transforms"] = repr([[custom.settings for custom in group] for group in groups])
@@ -127,8 +134,11 @@ def make_draft(config: Config) -> Draft:
     Raises:
         UserError: the sweep, a stage, a reference or a label is wrong.
     """
-    settings = config.settings
     refuse_what_this_version_lacks(config)
+    measurements = measured(config)
+    if measurements is not None:
+        config = with_inputs(config, measurements)
+    settings = config.settings
     debugging: list[str] = []
     if has_nodes(settings.parameters):
         debugging += runtime.configure(settings)  # what a `_target_` makes is made in the run's precision
@@ -146,7 +156,10 @@ def make_draft(config: Config) -> Draft:
     adjoint = adjoint_context(config)
     debugging += runtime.configure(settings)  # again: a user's module may have set precision on import
     asked = [(name, key) for key, derivative in settings.derivatives.items() for name in derivative.wrt]
-    wrt = {one: key for name, key in asked for one in parameters.continuous(name)}
+    wrt = {one: f"derivatives.{key}.wrt" for name, key in asked for one in parameters.continuous(name)}
+    if settings.optimize is not None:
+        found = variable_names(settings.optimize, parameters)
+        wrt |= {one: f"optimize.variables.{name}" for name, below in found.items() for one in below}
     nominal = {
         name: as_parameter(name, value, points, set(wrt), settings.precision)
         for name, value in parameters.nominal.items()
@@ -178,7 +191,10 @@ def make_draft(config: Config) -> Draft:
     if problems:
         raise PlanError(problems)
     repeated = check_keys(pipeline, shapes, jaxpr, swept=bool(points.dims))
-    found = (
+    problem = None
+    if settings.optimize is not None:
+        problem = read_problem(config, pipeline, shapes, resolved["outputs"], points, measurements)
+    warnings = (
         *warn_of_debugging(debugging),
         *warn_of_narrow_constants(jaxpr, settings.precision),
         *warn_of_narrow_outputs((*resolved["outputs"], *resolved["coords"]), jaxpr, settings.precision),
@@ -196,16 +212,34 @@ def make_draft(config: Config) -> Draft:
         jaxpr,
         stack,
         jax_settings.unusual(),
-        found,
+        warnings,
+        problem,
     )
+
+
+def measured(config: Config) -> Measurements | None:
+    """What the data of a fit say, if there are any."""
+    node = config.settings.optimize
+    return None if node is None or node.data is None else read_measurements(node.data, config.folder)
+
+
+def with_inputs(config: Config, measurements: Measurements) -> Config:
+    """The config with the columns that a fit's data give to parameters."""
+    given = {name: values.tolist() for name, values in measurements.inputs.items()}
+    unknown = [name for name in given if name not in config.settings.parameters]
+    if unknown:
+        raise PlanError(
+            f"`optimize.data.inputs.{unknown[0]}` must be a parameter, but {unknown[0]!r} is none."
+            f"{nearest(unknown[0], config.settings.parameters)} Add `parameters: {{{unknown[0]}: [0.0]}}`: the column takes its place."
+        )
+    parameters = {**config.settings.parameters, **given}
+    return replace(config, settings=config.settings.model_copy(update={"parameters": parameters}))
 
 
 def refuse_what_this_version_lacks(config: Config) -> None:
     """Refuse settings that would be ignored, all at once."""
     settings = config.settings
     problems = []
-    if settings.optimize is not None:
-        problems.append("`optimize` must be left out in this version, but is given. Remove it, or sweep the variables.")
     if settings.scheduler.kind not in ("threads", "synchronous"):
         problems.append(
             f"`scheduler.kind` must be 'threads' or 'synchronous' in this version, but is {settings.scheduler.kind!r}. "

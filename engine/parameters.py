@@ -283,7 +283,7 @@ def widened(
         written: the nominal values as they are written.
         computed: the same as they are computed.
         points: of the sweep.
-        wrt: parameter -> the derivative that is taken by it.
+        wrt: parameter -> where the config asks for a derivative by it.
     """
     found = {}
     for name, value in computed.items():
@@ -292,7 +292,7 @@ def widened(
         if name in points.columns and points.columns[name].dtype.kind not in "iub":
             found[name] = f"{points.source(name)} holds floats"
         else:
-            found[name] = f"`derivatives.{wrt[name]}.wrt` names it"
+            found[name] = f"`{wrt[name]}` names it"
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from engine.execute import ChunkDone
+    from engine.searches import Stepped
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -33,6 +34,10 @@ class Bar:
         if self.failed:
             self.bar.set_postfix_str(f"{self.failed} failed", refresh=False)
         self.bar.update(event.samples)
+
+    def on_step(self, event: Stepped) -> None:
+        """Say how the searches of a batch stand."""
+        self.bar.set_postfix_str(standing(event), refresh=True)
 
     def on_end(self) -> None:
         """Leave the bar as it is."""
@@ -69,8 +74,25 @@ class Lines:
                 flush=True,
             )
 
+    def on_step(self, event: Stepped) -> None:
+        """Say how the searches of a batch stand, if the last line is some seconds old."""
+        now = time.perf_counter()
+        if now - self.said >= self.every:
+            self.said = now
+            print(f"{self.done}/{self.total} searches ended; {standing(event)}", file=self.stream, flush=True)
+
     def on_end(self) -> None:
         """Nothing to close."""
+
+
+def standing(event: Stepped) -> str:
+    """How the searches of a batch stand: step, best objective, its gradient and infeasibility, those alive, time left at most."""
+    violated = f", infeasible by {event.infeasibility:.1e}" if event.infeasibility > 0 else ""
+    left = event.seconds / max(event.step, 1) * (event.max_steps - event.step)
+    return (
+        f"step {event.step}/{event.max_steps}, best {event.objective:.6g}, gradient {event.gradient_norm:.1e}{violated}, "
+        f"{event.alive} of {event.searches} alive, {left:.0f} s left at most"
+    )
 
 
 def watcher(stream: TextIO | None = None) -> Bar | Lines:

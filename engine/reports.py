@@ -183,12 +183,14 @@ def short(value: object, limit: int = 48) -> str:
 
 def reasons(plan: Plan) -> list[str]:
     """Why each mode of differentiation was chosen, and the adjoint that goes with it."""
+    return reasons_of(plan.passes, plan.draft.pipeline)
+
+
+def reasons_of(passes: Sequence[Any], pipeline: Any) -> list[str]:
+    """Why each mode of these passes was chosen, and the adjoint that goes with it."""
     from engine.derivatives import adjoint_in_effect
 
-    pipeline = plan.draft.pipeline
-    return [
-        f"  {one.mode_in_words} mode, adjoint {adjoint_in_effect(one, pipeline)}: {one.reason}" for one in plan.passes
-    ]
+    return [f"  {one.mode_in_words} mode, adjoint {adjoint_in_effect(one, pipeline)}: {one.reason}" for one in passes]
 
 
 def variable_rows(plan: Plan) -> list[tuple[str, str, str, str]]:
@@ -294,6 +296,10 @@ def describe_convergence(found: Convergence) -> str:
 
 def describe_run(summary: Summary) -> str:
     """What a run did, in a few lines."""
+    if summary.design:
+        from engine.design_reports import describe_design
+
+        return describe_design(summary)
     head = {
         "complete": "complete",
         "partial": "done, but some samples failed",
@@ -406,7 +412,7 @@ def store_as_data(path: str) -> dict[str, Any]:
     status = np.asarray(store.status())
     from engine.status import STATUS
 
-    attributes = store.attributes
+    attributes, vocabulary = store.attributes, store.layout.vocabulary
     return {
         "status": "complete"
         if (status == STATUS["ok"]).all()
@@ -415,7 +421,7 @@ def store_as_data(path: str) -> dict[str, Any]:
         else "partial",
         "store": str(store.path),
         "samples": int(status.size),
-        "counts": {name: int((status == code).sum()) for name, code in STATUS.items() if (status == code).any()},
+        "counts": {name: int((status == code).sum()) for name, code in vocabulary.items() if (status == code).any()},
         "sweep": dict(zip(store.dims, store.blocks.shape, strict=True)),
         "chunk": list(store.blocks.block),
         "variables": {
@@ -436,6 +442,7 @@ PROVENANCE = (
     "seed",
     "precision",
     "transforms",
+    "optimize",
     "versions",
     "git",
     "device",
@@ -445,13 +452,13 @@ PROVENANCE = (
 
 def store_failures(path: str, status: np.ndarray[Any, Any], limit: int = 10) -> list[dict[str, Any]]:
     """The first failed samples with their status and parameters."""
-    from engine.status import STATUS
+    from engine.status import OPTIMIZE_STATUS, STATUS
     from engine.store import open_dataset
 
     bad = np.flatnonzero(status.ravel() > STATUS["ok"])[:limit]
     if not len(bad):
         return []
-    names = {code: name for name, code in STATUS.items()}
+    names = {code: name for name, code in OPTIMIZE_STATUS.items()}
     dataset = open_dataset(path)
     dims = dataset["status"].dims
     failures = []
@@ -482,7 +489,12 @@ def describe_store(path: str) -> str:
             (name, f"({dims})", v["dtype"], f"[{v['units']}]" if v.get("units") else "", v.get("description", ""))
         )
     lines += ["  " + line for line in table(rows)]
-    if data["failures"]:
+    if "optimize" in data["provenance"]:
+        from engine.design_reports import describe_design_store
+        from engine.store import opened
+
+        lines += describe_design_store(opened(path))
+    elif data["failures"]:
         lines += ["", "failed samples (the first)"]
         lines += [f"  {f['sample']}: {f['status']} at {point(f['parameters'])}" for f in data["failures"]]
         lines += [f"  {line}" for line in read_entries(data["nonfinite"], data["counts"].get("nonfinite", 0))]
@@ -490,6 +502,8 @@ def describe_store(path: str) -> str:
         lines.append(f"  look into one: {remedy(data['store'], first)}")
     lines += ["", "provenance"]
     for key, value in data["provenance"].items():
+        if key == "optimize":
+            continue  # told above
         if key == "runs":
             value = f"{len(value)}, {sum(run.get('run_seconds', 0) for run in value):.1f} s computing"
         elif isinstance(value, dict):

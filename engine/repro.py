@@ -17,7 +17,7 @@ import numpy as np
 from engine import runtime
 from engine.config import Config, encode, read_config
 from engine.draft import Draft, make_draft
-from engine.errors import ConfigError, PlanError, SweepError, listed
+from engine.errors import ConfigError, PlanError, StoreError, SweepError, listed
 from engine.origins import Trouble, hunt, raised
 from engine.plan import Plan, make_plan
 from engine.program import Program
@@ -91,6 +91,11 @@ def reproduce(path: str, sample: int, config: str | None = None, say: Say = lamb
         UserError: there is no such store or sample, or the config or its modules are not there any more.
     """
     store = opened(path)
+    if "optimize" in store.attributes:
+        raise StoreError(
+            f"`STORE` must hold a sweep, but {path} holds an optimization, whose samples are searches. Its `history` has every step; to "
+            "compute one point again, run the config with `optimize=null` and that point as its parameters."
+        )
     samples = int(np.prod(store.blocks.shape, dtype=np.int64))
     if not 0 <= sample < samples:
         raise SweepError(

@@ -44,6 +44,8 @@ class Failure:
     sample: int
     status: str
     parameters: dict[str, Any]
+    reason: str = ""
+    """Why a search did not converge."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ class Summary:
     overdue: list[Running] = field(default_factory=list)
     """The chunks that took longer."""
 
+    design: bool = False
+    """Whether this was an optimization: its samples are searches."""
+
+    optima: list[Any] = field(default_factory=list)
+    """The best of the first design points."""
+
     @property
     def exit_code(self) -> int:
         """0 done, 3 done with failed samples, or stopped on one or at the time limit, 130 interrupted."""
@@ -148,6 +156,10 @@ def carry_out(
         runtime.configure(source.config.settings)  # another plan may have set another precision since
     draft = source.draft if isinstance(source, Plan) else make_draft(source)
     with jax_settings.holding(draft.jax_settings):
+        if draft.problem is not None:
+            from engine import design_runs
+
+            return design_runs.answer(draft, began, fresh, retry_failed, observers, stop, say)
         return answer(source, draft, began, fresh, retry_failed, observers, stop, say)
 
 

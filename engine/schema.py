@@ -67,6 +67,15 @@ def read_names(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def read_variables(value: object) -> object:
+    """A list of names, or a mapping whose values may be null or a start alone -> a mapping of nodes."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return {item: {} for item in value}
+    if isinstance(value, dict):
+        return {name: {} if node is None else node for name, node in value.items()}
+    return value
+
+
 Count = Annotated[int, BeforeValidator(read_count), Field(gt=0)]
 
 
@@ -111,6 +120,56 @@ class Derivative(Node):
     mode: Literal["auto", "forward", "reverse"] = "auto"
     order: Count | None = Field(None, description="a positive integer")
     direction: Any = None
+
+
+class DesignVariable(Node):
+    """A parameter that a search may change. Bounds, start and values are in the parameter's own units."""
+
+    start: Any = None
+    bounds: Any = None
+    scale: Literal["auto", "linear", "log"] = "auto"
+    integer: Literal["enumerate"] | None = Field(None, description="'enumerate', or null")
+    values: list[Any] | None = Field(None, description="a list of the values that may be taken")
+
+
+class Limit(Node):
+    """What an output must satisfy at the optimum, each element of an array."""
+
+    min: float | None = Field(None, description="a number")
+    max: float | None = Field(None, description="a number")
+    equals: float | None = Field(None, description="a number")
+
+
+class Optimize(Node):
+    """A design problem: what to minimize, over which variables, under which constraints, and how to search.
+
+    `engine.problem` reads it against the traced pipeline.
+    """
+
+    minimize: str | None = Field(None, description="the name of an output")
+    maximize: str | None = Field(None, description="the name of an output")
+    variables: Annotated[dict[str, DesignVariable], BeforeValidator(read_variables), Field(min_length=1)] = Field(
+        description="a mapping from parameter to {start, bounds, scale}"
+    )
+    constraints: dict[str, Limit] = Field(
+        default_factory=dict, description="a mapping from output to {min, max} or {equals}"
+    )
+    over: Literal["sweep"] | None = Field(None, description="'sweep', or null")
+    reduce: Any = None
+    allow_failed: float = Field(0.0, ge=0, lt=1, description="a part from 0 to 1")
+    """With `over`: the part of the sweep's samples that may fail in an evaluation, and are left out of it."""
+    method: Any = None
+    max_steps: Count = Field(200, description="a positive integer")
+    """Evaluations of the objective and its gradient that a search may take."""
+    tolerance: float = Field(1e-8, gt=0, lt=1, description="a number between 0 and 1")
+    """Of the projected gradient in scaled variables; see `engine.certificate`."""
+    max_bad_steps: Count = Field(20, description="a positive integer")
+    """Steps in a row that end at a number that is not finite, after which a search ends."""
+    starts: dict[str, Any] | None = Field(None, description="a sweep's design, such as {design: sobol, samples: 16}")
+    warm_start: str | None = Field(None, description="an axis of the sweep, or null")
+    data: dict[str, Any] | None = Field(None, description="a mapping {file, inputs, outputs, sigma}")
+    hessian: Literal["auto"] | bool = Field("auto", description="'auto', true or false")
+    """Whether the certificate holds the Hessian's eigenvalues; auto: of at most 32 variables."""
 
 
 class Scheduler(Node):
@@ -174,7 +233,8 @@ class Settings(Node):
     coords: dict[str, str] = Field(default_factory=dict, description="a mapping from dimension to reference")
     sweep: Sweep = Field(Sweep(), description="a mapping")
     derivatives: dict[str, Derivative] = Field(default_factory=dict, description="a mapping from name to derivative")
-    optimize: Any = None
+    optimize: Optimize | None = Field(None, description="a mapping, or null")
+    optimizer: dict[str, Any] | str | None = Field(None, description="a method of the group optimizer, or null")
     transforms: Any = "auto"
     solver: dict[str, Any] | str | None = Field(
         None, description="a mapping of settings, the name of a method, or null"

@@ -24,7 +24,7 @@ import uuid
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import zarr
@@ -45,6 +45,9 @@ HALF_MADE = {"layout": {"format": FORMAT, "half_made": True}}
 
 RESERVED = ("layout", "coordinates")
 """Attributes of the group that belong to the store itself."""
+
+CHECKPOINTS = "checkpoints"
+"""The group inside a store that holds the state of blocks that are being computed."""
 
 LEFTOVER_SECONDS = 600
 """Age at which a file that is still half written has no writer any more."""
@@ -127,6 +130,18 @@ def open_dataset(path: str | Path) -> xarray.Dataset:
     return dataset
 
 
+def arrays_at(path: Path) -> dict[str, zarr.Array[Any]] | None:
+    """The arrays of any Zarr group, by name, or the one array at `path`, by the name of its folder; read when they are used.
+
+    None if nothing of Zarr's is there. Whatever Zarr raises for a damaged one is passed on.
+    """
+    try:
+        found = zarr.open(str(path), mode="r")
+    except (FileNotFoundError, zarr.errors.NodeNotFoundError):
+        return None
+    return {path.name: found} if isinstance(found, zarr.Array) else dict(found.arrays())
+
+
 class Store:
     """A store, open for reading and writing; made by `create` and `open_existing`.
 
@@ -140,6 +155,7 @@ class Store:
         self.layout = _layout_of(group)
         self._encodings = {v.name: encoding(v) for v in (*self.layout.variables, self.layout.status)}
         self._arrays: dict[str, zarr.Array[Any]] = {}
+        self._kept: zarr.Array[Any] | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -212,27 +228,73 @@ class Store:
                 missing = np.full(array.shape, True) if name in failed else None
                 self._array(name)[...] = encode(array, self._encodings[name], missing)
 
-    def write_block(self, number: int, values: Mapping[str, np.ndarray], status: np.ndarray) -> None:
+    def write_block(
+        self,
+        number: int,
+        values: Mapping[str, np.ndarray],
+        status: np.ndarray,
+        missing: np.ndarray | None = None,
+        kept: Collection[str] = (),
+    ) -> None:
         """Write a block: first its data, then its status. Samples that are not `ok` are masked.
 
         Args:
             number: which block.
             values: of each swept variable, `(samples, *rest)` in the C order of the block's region.
             status: int8 `(samples,)`.
+            missing: the samples to be masked instead, bool `(samples,)`.
+            kept: variables of which no sample is masked.
 
         Raises:
             StoreError: the store cannot be written; blocks written before are kept.
         """
         region = self.blocks.region(number)
         extent = tuple(s.stop - s.start for s in region)
-        arrays = self._checked_block(values, extent)
+        _check_names(values, {v.name for v in self.variables if v.swept})
         status = _checked(status, self.layout.status, (math.prod(extent),))
-        missing = status != STATUS["ok"]
+        missing = status != STATUS["ok"] if missing is None else missing
+        self.write_values(number, {name: array for name, array in values.items() if name in kept})
+        self.write_values(number, {name: array for name, array in values.items() if name not in kept}, missing)
+        with _explained(self.path):
+            self._array("status")[_within(region)] = status.reshape(extent)
+
+    def write_values(self, number: int, values: Mapping[str, np.ndarray], missing: np.ndarray | None = None) -> None:
+        """Write some variables of a block and leave its status as it is; for what is told while a block is computed.
+
+        Args:
+            number: which block.
+            values: of swept variables, `(samples, *rest)` in the C order of the block's region.
+            missing: the samples to be masked, bool `(samples,)`.
+        """
+        region = self.blocks.region(number)
+        extent = tuple(s.stop - s.start for s in region)
+        swept = {v.name: v for v in self.variables if v.swept}
+        _check_names(values, set(values) & set(swept))
+        lead, k = math.prod(extent), len(extent)
+        arrays = {name: _checked(array, swept[name], (lead, *swept[name].shape[k:])) for name, array in values.items()}
         with _explained(self.path):
             for name, array in arrays.items():
                 stored = encode(array, self._encodings[name], missing)
                 self._array(name)[_within(region)] = stored.reshape((*extent, *array.shape[1:]))
-            self._array("status")[_within(region)] = status.reshape(extent)
+
+    def read_block(self, number: int, name: str) -> np.ndarray:
+        """A variable's values of a block, `(samples, *rest)`."""
+        found = self.read(name, self.blocks.region(number))
+        return found.reshape((-1, *found.shape[len(self.blocks.shape) :]))
+
+    def write_checkpoint(self, number: int, content: bytes) -> None:
+        """Keep the state of a block that is being computed, of the same length for every block, in one step."""
+        with _explained(self.path):
+            self._checkpoints(len(content))[number] = np.frombuffer(content, np.uint8)
+
+    def read_checkpoint(self, number: int) -> bytes | None:
+        """The state of a block that a run before kept; None if there is none."""
+        with _explained(self.path), _whole(self.path):
+            group = self._checkpoint_group("r+")
+            if group is None or "state" not in group:
+                return None
+            content = np.asarray(cast(Any, group["state"])[number])
+            return content.tobytes() if content.any() else None
 
     def update_attributes(self, **changes: Any) -> None:
         """Set attributes of the run, in one step that xarray sees at once. For one process at a time."""
@@ -279,11 +341,26 @@ class Store:
                 if time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
                     file.unlink()
 
-    def _checked_block(self, values: Mapping[str, np.ndarray], extent: tuple[int, ...]) -> dict[str, np.ndarray]:
-        swept = {v.name: v for v in self.variables if v.swept}
-        _check_names(values, set(swept))
-        lead, k = math.prod(extent), len(extent)
-        return {name: _checked(values[name], v, (lead, *v.shape[k:])) for name, v in swept.items()}
+    def _checkpoints(self, size: int) -> zarr.Array[Any]:
+        with self._lock:
+            if self._kept is None or self._kept.shape[1] != size:
+                group = cast(zarr.Group, self._checkpoint_group("a"))
+                shape, chunks = (len(self.blocks), size), (1, size)
+                known = cast(Any, group["state"]) if "state" in group else None
+                if known is None or known.shape != shape:
+                    known = group.create_array(
+                        "state", shape=shape, chunks=chunks, dtype=np.uint8, fill_value=0, overwrite=True
+                    )
+                self._kept = known
+        return self._kept
+
+    def _checkpoint_group(self, mode: Literal["r+", "a"]) -> zarr.Group | None:
+        """The group of checkpoints, which is no part of what xarray sees."""
+        path = "/".join(filter(None, (self.group.path, CHECKPOINTS)))
+        try:
+            return zarr.open_group(self.group.store, path=path, mode=mode, use_consolidated=False)
+        except FileNotFoundError:
+            return None
 
     def _array(self, name: str) -> zarr.Array[Any]:
         if name not in self._arrays:

@@ -69,8 +69,11 @@ def undecodable(path: Path) -> str:
     return f"`sweep.table` must stay as it is while it is read, but {path.name} changes. Start again."
 
 
-def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank, each with its line number, without the empty cells at its end."""
+def rows_of(path: Path, file: Iterable[str], key: str = "sweep.table") -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with its line number, without the empty cells at its end.
+
+    `key` is the key of the config that names the file.
+    """
     reader = csv.reader(file, skipinitialspace=True, strict=True)
     try:
         for row in reader:
@@ -81,7 +84,7 @@ def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
     except csv.Error as error:
         raise SweepError(
-            f"`sweep.table` row {reader.line_num} of {path.name} must be comma-separated values, but cannot be read: {error}. "
+            f"`{key}` row {reader.line_num} of {path.name} must be comma-separated values, but cannot be read: {error}. "
             "Check its quotes, and save the table as comma-separated text."
         ) from None
 

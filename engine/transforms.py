@@ -84,8 +84,9 @@ class Sample:
             found = evaluate(self.pipeline, parameters, key, given=given, stages=part, checkpoint=again)
             if part is not None:
                 done = {name: found[name] for name in (*part, *given)}
-                parameters, known = jax.tree_util.tree_map(jax.lax.stop_gradient, (dict(parameters), done))
-                found = evaluate(self.pipeline, parameters, key, given=known) | done
+                still, known = jax.tree_util.tree_map(jax.lax.stop_gradient, (dict(parameters), done))
+                # A leaf may be a parameter itself.
+                found = evaluate(self.pipeline, still, key, given=known) | done | dict(parameters)
             return outputs_of(found, tuple(leaves.values())) | {STATUS: status_of(found, self.pipeline.names)}
 
         return customized(function, self.stack.of_values)

@@ -24,6 +24,7 @@ Rows of one core (processor time, the process bound to one core), for one trajec
 Rows of all cores (wall time), from a compiled program to the store:
     sweep       a million solves, against jit(vmap(diffeqsolve)) over chunks in two threads, and a Zarr array
     overhead    cheap samples, against a bare loop over the same program and chunks, and a bare Zarr write
+    starts      a fit of four parameters of an ODE from 1,000 starts, 200 steps of Adam each, against a loop over starts and steps
     scaling     ten times the samples, once compiled and its store made
 
 A ratio is what the peer takes to what we take; with no wanted ratio, or an upper bound of it, ours to the peer's. Both sides must
@@ -44,7 +45,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import engine_rows, rows  # noqa: F401  they register their rows
+from benchmarks import design_rows, engine_rows, rows  # noqa: F401  they register their rows
 from benchmarks.contest import ROWS, Result, measure
 
 from engine.runtime import set_xla_flags

@@ -92,6 +92,18 @@ def test_hessian_of_an_array_and_its_gradient_in_one_pass(wave: Project) -> None
     np.testing.assert_allclose(ds["j.a"].values, [1.3, 3 * 0.49], rtol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["auto", "forward", "reverse"])
+def test_an_output_that_is_a_parameter(wave: Project, mode: str) -> None:
+    """Its derivative by itself is 1, by others 0, alone and beside the result of a stage."""
+    outputs = ["+outputs.a=a", "+outputs.c={from: c, dims: [two]}"]
+    kinds = [f"d={{of: a, wrt: [a, b], mode: {mode}}}", f"j={{of: c, wrt: [c, a], kind: jacobian, mode: {mode}}}"]
+    for more in ([], [f"g={{of: s, wrt: [a, b], mode: {mode}}}"]):
+        ds = wave.run(*outputs, *add(*kinds, *more), store=f"{len(more)}.zarr")
+        assert (float(ds["d.a"]), float(ds["d.b"])) == (1.0, 0.0)
+        np.testing.assert_array_equal(ds["j.c"], np.eye(2))
+        np.testing.assert_array_equal(ds["j.a"], [0.0, 0.0])
+
+
 def test_products_without_the_matrix(wave: Project) -> None:
     ds = wave.run(
         *add(
