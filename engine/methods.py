@@ -31,11 +31,11 @@ MANY_VARIABLES = 200
 """Variables above which SLSQP's dense matrices are slow."""
 
 WORDS = {
-    "bounds": "a method that honours bounds",
-    "constraints": "a method that honours constraints",
-    "residuals": "a method that needs no residuals",
+    "bounds": ("honour bounds", "leave the bounds out"),
+    "constraints": ("honour constraints", "leave the constraints out"),
+    "residuals": ("do without residuals", "give `optimize.data`"),
 }
-"""What a problem asks of its method; the last where it has no data."""
+"""What a problem asks of its method, and what else to do; the last where it has no data."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def built(node: object, variables: int, name: str | None = None) -> Method | Sci
         raise PlanError(f"`optimize.method` must be built, but {target} {refusal(error)}") from None
     if isinstance(made, SciPyMethod):
         if made.name not in NAMES:
-            raise PlanError(f"`optimize.method.name` must be one of {listed(NAMES)}, but is {made.name!r}.")
+            raise PlanError(f"`optimize.method.name` must be one of {listed(NAMES)}, but is {made.name!r}. Choose one.")
         return made
     if optax_methods.is_transformation(made):
         return Method(name, optax_methods.wrapped(made, name, max(variables, 1)), text)
@@ -173,7 +173,8 @@ def built(node: object, variables: int, name: str | None = None) -> Method | Sci
     if missing:
         raise PlanError(
             "`optimize.method` must be an Optax transformation, an Optimistix minimiser or least-squares solver, or a method with init, "
-            f"step, needs, bounded and constrained, but {target} makes a {type(made).__name__} without {listed(missing)}."
+            f"step, needs, bounded and constrained, but {target} makes a {type(made).__name__} without {listed(missing)}. "
+            "`python -m engine list optimizers` shows those that there are."
         )
     return Method(name, made, text)
 
@@ -198,24 +199,29 @@ def refusal(error: Exception) -> str:
 
 def check(method: Method | SciPyMethod, bounds: bool, constraints: bool, residuals: bool) -> None:
     """Refuse what the method would ignore."""
-    problems = []
-    if bounds and not method.bounded:
-        problems.append(cannot("bounds", method, lambda other: other.bounded, "Or leave the bounds out."))
-    if constraints and not method.constrained:
-        remedy = "Or leave the constraints out."
-        problems.append(cannot("constraints", method, lambda other: other.constrained, remedy))
-    if not residuals and method.needs == "residuals":
-        remedy = "Or give `optimize.data`, whose residuals it takes."
-        problems.append(cannot("residuals", method, lambda other: other.needs == "gradient", remedy))
-    if problems:
-        raise PlanError(problems)
 
+    def able(other: Method | SciPyMethod) -> bool:
+        return (
+            (other.bounded or not bounds)
+            and (other.constrained or not constraints)
+            and (residuals or other.needs == "gradient")
+        )
 
-def cannot(what: str, method: Method | SciPyMethod, able: Callable[[Any], bool], remedy: str) -> str:
-    """The message for a method that cannot honour something."""
-    others = [name for name, other in all_methods().items() if able(other)]
-    return (
-        f"`optimize.method` must be {WORDS[what]}, but is {str(method)!r}. Choose one of {listed(others, 40)}. {remedy}"
+    if able(method):
+        return
+    wrong = {
+        "bounds": bounds and not method.bounded,
+        "constraints": constraints and not method.constrained,
+        "residuals": not residuals and method.needs == "residuals",
+    }
+    others = listed((name for name, other in all_methods().items() if able(other)), 40)
+    raise PlanError(
+        [
+            f"`optimize.method` must {WORDS[what][0]}, but is {str(method)!r}, which does not. "
+            f"Choose one of {others}, or {WORDS[what][1]}."
+            for what, is_wrong in wrong.items()
+            if is_wrong
+        ]
     )
 
 

@@ -59,20 +59,24 @@ class OptaxMethod:
         gradient = state.at.gradient
         steps, learning = update(gradient, state.learning, state.z, value=state.at.value, grad=gradient)
         sound = jnp.all(jnp.isfinite(steps))
-        target = state.z + state.part * jnp.where(sound, steps, 0.0)
-        trial = jnp.minimum(jnp.maximum(target, box.lower), box.upper)
+        whole = inside(state.z + jnp.where(sound, steps, 0.0), box)
+        trial = jnp.where(state.part < 1, inside(state.z + state.part * (whole - state.z), box), whole)
         tried = evaluate(trial)
         accepted = tried.fine & sound
         part = jnp.where(accepted, jnp.minimum(2 * state.part, 1.0), 0.25 * state.part)
-        new = jax.tree.map(
+        z, at, learning = jax.tree.map(
             lambda a, b: jnp.where(accepted, a, b).astype(jnp.result_type(b)),
             (trial, tried, learning),
             (state.z, state.at, state.learning),
         )
-        z, at, learning = new
-        state = State(z, at, learning, part.astype(state.part.dtype))
         stuck = ~sound | (~tried.fine & jnp.all(trial == state.z))
+        state = State(z, at, learning, part.astype(state.part.dtype))
         return state, Iterate(state.z, state.at, trial, tried, accepted, stuck)
+
+
+def inside(z: jax.Array, box: Box) -> jax.Array:
+    """The nearest point of the box."""
+    return jnp.minimum(jnp.maximum(z, box.lower), box.upper)
 
 
 def wrapped(built: Any, name: str, n: int) -> OptaxMethod:

@@ -32,6 +32,12 @@ KEPT = 64
 EDGE = 1e-2
 """How far inside the bounds trust-constr begins, as a part of their distance, and at most in scaled units."""
 
+LEAST_ROOM = 1e-6
+"""Half the width of a box below which what a method claims says nothing of the problem: next to it nothing is finite."""
+
+LEAST_SLOPE = 1e-5
+"""The projected gradient above which the other methods, which end by tests of their own, have not found a minimum."""
+
 SETTLED = 1e-5
 """Distance from a bound within which a barrier may have kept a variable that belongs onto it."""
 
@@ -124,7 +130,11 @@ def search(
             if name == "trust_constr":
                 end = whole.settled()
             return SciPyOutcome(
-                end, message, whole.succeeded(name, end, bool(found.success) and not inner.hindered(end), tolerance)
+                end,
+                message,
+                whole.succeeded(
+                    name, end, bool(found.success) and radius > LEAST_ROOM and not inner.hindered(end), tolerance
+                ),
             )
         radius *= 4
     return SciPyOutcome(whole.last, message or f"{max_steps} steps are done", False)
@@ -199,8 +209,8 @@ class Points:
 
     def gradient(self, x: Array) -> Array:
         """Its gradient in the free variables."""
-        found: Array = np.asarray(self.at(x).gradient, np.float64)[self.free]
-        return found
+        slope: Array = np.asarray(self.at(x).gradient, np.float64)[self.free]
+        return slope
 
     def constraints(self, x: Array) -> Array:
         """The constrained outputs, (k,)."""
@@ -242,11 +252,12 @@ class Points:
 
     def succeeded(self, name: str, z: Array, claimed: bool, tolerance: float) -> bool:
         """Whether the conditions of a minimum hold where a method ended."""
-        if name != "lbfgsb":
+        if self.box.low.size:
             return claimed and self.violation(z) <= 1e-6
         gradient = np.asarray(self.at(z[self.free]).gradient, np.float64)
         step = z - np.clip(z - gradient, self.box.lower, self.box.upper)
-        return bool(np.max(np.abs(step), initial=0) <= tolerance)
+        least = tolerance if name == "lbfgsb" else max(tolerance, LEAST_SLOPE)
+        return (claimed or name == "lbfgsb") and bool(np.max(np.abs(step), initial=0) <= least)
 
 
 def lbfgsb(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: Any) -> Any:

@@ -1,6 +1,7 @@
 """A plate that is heated evenly and cooled on a part of one edge: where to put a dear material that conducts well.
 
-    div(k grad T) + 1 = 0 on the unit square,    k = 0.01 + 0.99 r,    T = 0 on the middle tenth of the left edge, no flux elsewhere
+    div(k grad T) + 1 = 0 on the unit square,    k = 0.01 + 0.99 r,    T = 0 on the middle tenth of the left edge, two cells at least,
+    no flux elsewhere
 
 r in [0, 1] is the part of the good conductor in each cell, and is paid for: minimize mean(T) + price mean(r). All quantities are
 dimensionless. The conductance between cells is the harmonic mean of theirs, which is concave in r, and mean(T) is the maximum over T of
@@ -36,9 +37,9 @@ def conductances(k: Float[Array, "x y"]) -> tuple[jax.Array, jax.Array, jax.Arra
     """Between neighbours along x and along y, and from the left edge: to the sink, at half a cell, or 0."""
     n = k.shape[1]
     middle = (jnp.arange(n) + 0.5) / n
-    to_sink = jnp.where(jnp.abs(middle - 0.5) < 0.05, 2.0 * k[0], 0.0)
-    down, across = (2 * a * b / (a + b) for a, b in ((k[1:], k[:-1]), (k[:, 1:], k[:, :-1])))
-    return down, across, to_sink
+    to_sink = jnp.where(jnp.abs(middle - 0.5) < max(0.05, 0.51 / n), 2.0 * k[0], 0.0)
+    along, across = (2 * a * b / (a + b) for a, b in ((k[1:], k[:-1]), (k[:, 1:], k[:, :-1])))
+    return along, across, to_sink
 
 
 def plate(r: Float[Array, "x y"], *, low: float = 0.01, high: float = 1.0) -> Plate:

@@ -31,6 +31,5 @@ def variance(stiffness: Any, mu: Any, tuning: Any, damping: Any) -> jax.Array:
     a = jnp.stack([jnp.stack([jnp.asarray(entry, float) for entry in row]) for row in rates])
     shaken = jnp.zeros((4, 4)).at[2, 2].set(1.0)
     one = jnp.eye(4)
-    covariance = jnp.linalg.solve(jnp.kron(a, one) + jnp.kron(one, a), -shaken.ravel())
-    variance: jax.Array = covariance[0]
-    return variance
+    covariance: jax.Array = jnp.linalg.solve(jnp.kron(a, one) + jnp.kron(one, a), -shaken.ravel())
+    return covariance[0]

@@ -31,7 +31,10 @@ LARGEST_MULTIPLIER = 1e8
 """Multipliers are kept within this, in scaled units."""
 
 PENALTIES = (1e-3, 1e3)
-"""Between these the first penalty lies; later ones are at most the square of the larger, and 10^4 times that."""
+"""Between these the first penalty lies."""
+
+LARGEST_PENALTY = 1e9
+"""Constraints that are not kept with this are taken to be impossible to keep."""
 
 
 class Outer(NamedTuple):
@@ -122,15 +125,16 @@ class AugmentedLagrangian:
             self.inner, inner, self.merit(at, later, box), box, iterate.stalled | (later.penalty > outer.penalty)
         )
         settled = jnp.max(jnp.abs(later.multipliers - outer.multipliers), initial=0) <= rounding(inner.z)
-        stuck = iterate.stalled & ((settled & (later.penalty == outer.penalty)) | (outer.penalty >= PENALTIES[1] ** 3))
+        hopeless = solved & (outer.penalty >= LARGEST_PENALTY)
+        stuck = (iterate.stalled & settled & (later.penalty == outer.penalty)) | hopeless
         state = State(descent.chosen(solved, again, inner), at, descent.chosen(solved, later, outer))
         return state, Iterate(inner.z, at, iterate.trial, seen[0], iterate.accepted, stuck)
 
     def multipliers(self, state: State) -> jax.Array:
         """Those of the constraints at the accepted point, (k,), to the first order: with them the Lagrangian's gradient is the inner
         problem's."""
-        found: jax.Array = state.inner.at.constraints
-        return found
+        pulls: jax.Array = state.inner.at.constraints
+        return pulls
 
     def merit(self, at: Any, outer: Outer, box: Any) -> Any:
         """The evaluation of the augmented Lagrangian; in the place of the constraints it has the multipliers to the first order."""
@@ -146,11 +150,10 @@ class AugmentedLagrangian:
         pull = outer.penalty * violated(at.constraints + outer.multipliers / outer.penalty, box)
         slack = jnp.where(distance == 0, jnp.abs(pull - outer.multipliers) / outer.penalty, jnp.abs(distance))
         violation = jnp.max(slack, initial=0)
-        largest = PENALTIES[1] ** 3
         grow = violation > jnp.maximum(ENOUGH * outer.violation, rounding(outer.penalty))
         return Outer(
             multipliers=jnp.clip(pull, -LARGEST_MULTIPLIER, LARGEST_MULTIPLIER),
-            penalty=jnp.where(grow, jnp.minimum(GROWTH * outer.penalty, largest), outer.penalty),
+            penalty=jnp.where(grow, jnp.minimum(GROWTH * outer.penalty, LARGEST_PENALTY), outer.penalty),
             accuracy=jnp.maximum(0.1 * outer.accuracy, rounding(outer.penalty)),
             violation=violation,
             steps=jnp.zeros_like(outer.steps),

@@ -99,13 +99,24 @@ def aimed(rule: Rule, state: State, box: Any) -> jax.Array:
 
 def advance(rule: Rule, state: State, evaluate: Callable[[jax.Array], Any], box: Any) -> tuple[State, Iterate]:
     """One step: one call of `evaluate`."""
-    trial = state.trial
+    trial, step = state.trial, state.trial - state.z
     tried = evaluate(trial)
     known = clean(tried)
-    accepted = tried.fine & descended(state.at, known, trial - state.z)
-    back = shortened(rule, state, known, box)
-    stuck = ~accepted & (state.fresh | ~tried.fine) & below_rounding(state.z, back.trial - state.z)
-    state = chosen(accepted, moved(rule, state, known, box), back)
+    accepted = tried.fine & descended(state.at, known, step)
+    moved, farther = after_move(rule, state, known, box)
+    factor = jnp.where(known.fine, minimum_of_cubic(state.at, known, step), 0.25)
+    near, part = clipped(state.z + factor * step, box), state.part * factor
+    short = below_rounding(state.z, near - state.z)
+    forget = ~accepted & known.fine & ~state.fresh & ((part < FORGET) | short)
+    stuck = ~accepted & (state.fresh | ~known.fine) & short
+    empty = state._replace(
+        memory=rule.empty(state.z, state.at), fresh=jnp.ones_like(state.fresh), part=jnp.ones_like(part)
+    )
+    state = chosen(accepted, moved, chosen(forget, empty, state._replace(part=part)))
+    fixed = pinned(state.z, state.at.gradient, box)
+    on = towards(state.z, FARTHER * step, state.at.gradient, fixed, box)
+    there = jnp.where(accepted & farther, on, jnp.where(accepted | forget, aimed(rule, state, box), near))
+    state = state._replace(trial=there)
     return state, Iterate(state.z, state.at, trial, tried, accepted, stuck)
 
 
@@ -119,39 +130,24 @@ def descended(before: Any, after: Any, step: jax.Array) -> jax.Array:
     return descends
 
 
-def moved(rule: Rule, state: State, known: Any, box: Any) -> State:
-    """The state after an accepted step."""
+def after_move(rule: Rule, state: State, known: Any, box: Any) -> tuple[State, jax.Array]:
+    """The state after an accepted step, but for its next trial; and whether that lies farther in the same direction."""
     step = state.trial - state.z
     change = known.gradient - state.at.gradient
     least = ROUNDING * rounding(step) * jnp.linalg.norm(step) * jnp.linalg.norm(change)
     curved = step @ change > least
-    fixed = pinned(state.trial, known.gradient, box)
-    learned = rule.learned(state.memory, state.at, known, step, ~fixed)
+    free = ~pinned(state.trial, known.gradient, box)
+    learned = rule.learned(state.memory, state.at, known, step, free)
+    remembers = bool(jax.tree.leaves(state.memory))
     after = State(
         z=state.trial,
         at=known,
         trial=state.trial,
         memory=chosen(curved, learned, state.memory),
-        fresh=state.fresh & ~curved if remembers(state.memory) else state.fresh,
+        fresh=state.fresh & ~curved if remembers else state.fresh,
         part=jnp.ones_like(state.part),
     )
-    trial = aimed(rule, after, box)
-    if remembers(state.memory):
-        trial = jnp.where(curved, trial, towards(after.z, FARTHER * step, known.gradient, fixed, box))
-    return after._replace(trial=trial)
-
-
-def shortened(rule: Rule, state: State, known: Any, box: Any) -> State:
-    """The state after a trial that is taken back."""
-    step = state.trial - state.z
-    factor = jnp.where(known.fine, minimum_of_cubic(state.at, known, step), 0.25)
-    near = state._replace(trial=clipped(state.z + factor * step, box), part=state.part * factor)
-    empty = near._replace(
-        memory=rule.empty(state.z, state.at), fresh=jnp.ones_like(state.fresh), part=jnp.ones_like(state.part)
-    )
-    forget = known.fine & ~state.fresh & ((near.part < FORGET) | below_rounding(state.z, near.trial - state.z))
-    shorter: State = chosen(forget, empty._replace(trial=aimed(rule, empty, box)), near)
-    return shorter
+    return after, ~curved if remembers else jnp.zeros_like(curved)
 
 
 def minimum_of_cubic(before: Any, after: Any, step: jax.Array) -> jax.Array:
@@ -166,11 +162,6 @@ def minimum_of_cubic(before: Any, after: Any, step: jax.Array) -> jax.Array:
 def below_rounding(z: jax.Array, step: jax.Array) -> jax.Array:
     """Whether a step is too short to change a point, in scaled units."""
     return jnp.all(jnp.abs(step) <= rounding(z) * jnp.maximum(1.0, jnp.abs(z)))
-
-
-def remembers(memory: Any) -> bool:
-    """Whether a rule has a memory at all."""
-    return bool(jax.tree.leaves(memory))
 
 
 def clean(evaluation: Any) -> Any:

@@ -123,7 +123,7 @@ CASES = {
     "unknown group option": (["+solver=tsit6"], ["`solver`", "'tsit5'"]),
     "absent device": (["execution.device=tpu"], ["`execution.device`", "cpu"]),
     "folder as name": (["name=a/b"], ["`name`"]),
-    "optimize": (["optimize={minimize: y}"], ["`optimize`"]),
+    "optimize": (["optimize={minimize: y}"], ["`optimize.variables` must be given"]),
     "dotted parameter": (["+parameters={a.b: 1}"], ["`parameters.a.b`", "a_b"]),
 }
 

@@ -429,3 +429,66 @@ def test_what_cannot_be_is_refused(project: Project, case: str) -> None:
     with pytest.raises(ValueError) as caught:
         project.load()
     assert said in str(caught.value)
+
+
+ROBUST = """
+defaults: [engine, {{scheduler: synchronous}}, _self_]
+name: robust
+parameters: {{x: 0.5, n: 1.0}}
+stages: {{loss: {{_target_: model.some_fail}}}}
+outputs: {{loss: loss}}
+sweep: {{design: zip, axes: {{n: [1.0, 2.0, 3.0, 9.0]}}}}
+optimize: {{minimize: loss, variables: {{x: {{bounds: [0, 10]}}}}, over: sweep, {more}}}
+"""
+SOME_FAIL = "\ndef some_fail(x, n): return jnp.where(n > 8, jnp.nan, (x - n) ** 2)\n"
+
+
+def test_failed_samples_are_left_out_only_where_that_is_allowed(project: Project) -> None:
+    project.model(MODEL + SOME_FAIL).yaml(ROBUST.format(more="allow_failed: 0.25"))
+    found = project.run(store="allowed.zarr")
+    assert status(found) == "ok"
+    assert float(found["variables.x"]) == pytest.approx(2.0, abs=1e-6)
+    assert float(found.objective) == pytest.approx(2 / 3, rel=1e-9)
+    assert set(found["history.excluded"].values[: int(found.steps) + 1]) == {1.0}
+    assert np.isnan(found["loss"].values[3])
+    project.yaml(ROBUST.format(more="allow_failed: 0.2"))
+    summary = project.summary(store="refused.zarr")
+    assert [f.reason for f in summary.failures] == ["start_failed"]
+    assert "some_fail" in str(summary.origins[0])
+
+
+def test_bad_steps_in_a_row_end_a_search_with_their_place(project: Project) -> None:
+    """Finite at the start alone: the start is kept, and nothing is claimed of it."""
+    design(project, "only_here", "{x: 1.0}", "{minimize: loss, variables: {x: {bounds: [0.5, 2]}}, max_bad_steps: 7}")
+    project.model(
+        MODEL + "\ndef only_here(x): return x * jnp.where(jnp.abs(x - 1) < 1e-12, 1.0, jnp.log(-jnp.abs(x)))\n"
+    )
+    summary = project.summary()
+    assert [(f.status, f.reason) for f in summary.failures] == [("not_converged", "bad_steps")]
+    assert "only_here" in str(summary.origins[0])
+    (optimum,) = summary.optima
+    assert (optimum.variables["x"], optimum.objective, optimum.steps) == (1.0, 1.0, 7)
+
+
+def test_what_is_compiled_does_not_grow_with_the_starts(project: Project) -> None:
+    counts = []
+    for samples in (2, 40):
+        design(
+            project,
+            "two_wells",
+            "{x: 0.0}",
+            f"{{minimize: loss, variables: {{x: {{bounds: [-3, 3]}}}}, starts: {{samples: {samples}}}}}",
+        )
+        counts.append(project.summary(store=f"{samples}.zarr").compilations)
+    assert counts[1] <= counts[0] <= 5
+
+
+def test_the_history_leads_to_the_result(project: Project) -> None:
+    design(project, "rosenbrock", "{x: -1.2, y: 1.0}", "{minimize: loss, variables: {x: {bounds: [-2, 2]}, y: {}}}")
+    found = project.run()
+    steps = int(found.steps)
+    assert float(found["history.x"][0]) == -1.2
+    assert float(found["history.objective"][0]) == pytest.approx(24.2)
+    assert float(found["history.objective"][steps]) == float(found.objective)
+    assert np.isnan(found["history.objective"].values[steps + 1 :]).all()
+    assert (np.diff(found["history.objective"].values[: steps + 1]) <= 1e-15).all()
