@@ -183,7 +183,7 @@ class Searches:
             self.store.write_values(number, history)
             self.store.write_checkpoint(number, checkpoints.pack(state))
             self.tell(number, state, len(searches), at + int(count) - 1, last)
-            most = int(max(1, min(self.room, most * min(4.0, SECONDS / max(taken, 1e-3)))))
+            most = int(max(1, min(self.room, most * min(16.0, SECONDS / max(taken, 1e-3)))))
         del alive
         return state, history
 
