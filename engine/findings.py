@@ -127,8 +127,12 @@ class Findings:
             seen = self.plan.searcher.scaled(found, row.reference, row.sizes)
             before, after = stationarity(row.best_z, row.best, box), stationarity(z, seen, box)
             level = ROUNDING * float(np.max(np.abs(row.best.gradient), initial=0))
-            better = after.norm < 0.5 * before.norm or after.violated < 0.5 * before.violated
-            worse = after.norm > max(2 * before.norm, level) or after.violated > max(before.violated, EXACT)
+            nearer = after.violated < 0.5 * before.violated
+            better = nearer or after.norm < 0.5 * before.norm
+            room = (
+                100 if nearer else 2
+            )  # back onto the constraints, what was a vanishing slope before may have to be found again
+            worse = after.norm > max(room * before.norm, level) or after.violated > max(before.violated, EXACT)
             if worse or not better:
                 break
             row = row._replace(
