@@ -17,6 +17,9 @@ Array = np.ndarray[Any, Any]
 NEAR = 1e-3
 """Relative distance of scaled variables within which two searches found the same minimum."""
 
+ALIKE = 1e-5
+"""Relative difference of objectives below which the tolerance of a constraint may decide."""
+
 OK, INFEASIBLE = OPTIMIZE_STATUS["ok"], OPTIMIZE_STATUS["infeasible"]
 
 
@@ -38,7 +41,14 @@ def ranked(objective: Array, status: Array, infeasibility: Array, sign: float) -
     value = np.where(np.isfinite(objective), sign * objective, np.inf)
     group = np.where(status == OK, 0, np.where(status == INFEASIBLE, 2, 1))
     group = np.where(np.isfinite(objective), group, 3)
-    violated = np.where(group == 2, np.nan_to_num(infeasibility, nan=np.inf), 0.0)
+    kept = np.nan_to_num(infeasibility, nan=np.inf)
+    violated = np.where(group == 2, kept, 0.0)
+    if (
+        group == 0
+    ).any():  # a point that violates a constraint within its tolerance looks better than one that keeps it
+        least = value[group == 0].min()
+        alike = (group == 0) & (value <= least + ALIKE * abs(least))
+        violated = np.where(alike, kept - 1.0, violated)
     return np.lexsort((value, violated, group))
 
 
