@@ -79,6 +79,9 @@ class Runner:
     clock: Clock = field(default_factory=Clock)
     """Which samples are being computed."""
 
+    in_order: bool = False
+    """Whether each block needs those before it."""
+
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
         self.told = time.monotonic()
@@ -228,14 +231,15 @@ def execute(runner: Runner, numbers: Sequence[int]) -> None:
 
 
 def schedule(runner: Runner, numbers: Sequence[int]) -> None:
-    """Hand the blocks to Dask."""
+    """Hand the blocks to Dask, which keeps no order of its own among them."""
     plan = runner.plan
+    size = 1 if runner.in_order else WAVE
     if plan.config.settings.scheduler.kind == "synchronous":
-        for wave in waves(numbers):
+        for wave in waves(numbers, size):
             get_sync(graph(runner, wave), list(graph_keys(wave)))
         return
     with Threads(plan.workers) as pool:
-        for wave in waves(numbers):
+        for wave in waves(numbers, size):
             get_threaded(graph(runner, wave), list(graph_keys(wave)), num_workers=plan.workers, pool=pool)
 
 
@@ -272,9 +276,9 @@ class Threads(Executor):
             thread.join()
 
 
-def waves(numbers: Sequence[int]) -> list[Sequence[int]]:
+def waves(numbers: Sequence[int], size: int = WAVE) -> list[Sequence[int]]:
     """The blocks in order, a bounded number at once."""
-    return [numbers[i : i + WAVE] for i in range(0, len(numbers), WAVE)]
+    return [numbers[i : i + size] for i in range(0, len(numbers), size)]
 
 
 def graph_keys(numbers: Sequence[int]) -> list[tuple[str, int]]:

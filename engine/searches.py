@@ -74,6 +74,7 @@ class Searches:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
+        self.in_order = self.plan.problem.settings.warm_start is not None
         self.lock = threading.Lock()
         self.began = time.perf_counter()
         self.overdue: list[Array] = []
