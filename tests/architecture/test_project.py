@@ -66,3 +66,9 @@ def test_every_test_that_is_listed_as_slow_exists() -> None:
         file, _, name = line.partition("::")
         text = (REPOSITORY / file).read_text(encoding="utf-8")
         assert f"def {name.partition('[')[0]}(" in text, line
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest imports a file of tests by its bare name: of two with one name it collects one, or neither."""
+    names = [path.name for path in (REPOSITORY / "tests").glob("*/test_*.py")]
+    assert sorted(names) == sorted(set(names))
