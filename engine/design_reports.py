@@ -135,6 +135,8 @@ def problem_rows(plan: Optimization) -> list[tuple[str, str]]:
     """What is asked, in words."""
     problem = plan.problem
     rows = [("goal", problem.stands_for), ("method", f"{problem.method}{because(problem.method)}")]
+    if plan.products:
+        rows.append(("curvature", "exact, by products with the Hessian of objective and constraints"))
     for c in problem.constraints:
         low, high = (f"{end:g}" if np.isfinite(end) else None for end in (c.low, c.high))
         limits = (

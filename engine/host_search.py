@@ -39,13 +39,45 @@ class Ended(Exception):
 class HostSearches:
     """What searches outside JAX share."""
 
-    def __init__(self, plan: Optimization, shared: Any) -> None:
+    def __init__(self, plan: Optimization, shared: Any, warnings: set[str]) -> None:
+        """`warnings`: where to put what a user is to know."""
         self.plan = plan
         self.shared = shared
+        self.warnings = warnings
         z, point = plan.starts(np.zeros(1, np.int64))[0], self.point(0)
         function = jax.jit(lambda shared, z, point: plan.searcher.evaluate(shared, z, point))
         self.compiled = function.lower(shared, z, point).compile() if plan.results.jit else plan.searcher.evaluate
         self.lock = threading.Lock()
+        self.times: Any = self.products(z, point) if plan.products else None
+
+    def products(self, z: Array, point: Any) -> Any:
+        """The compiled products with the Hessian of the Lagrangian; None where second derivatives do not go through a stage."""
+        searcher = self.plan.searcher
+
+        def times(shared: Any, z: Any, point: Any, parts: Any) -> Any:
+            reference, sizes, weight, multipliers, direction = parts
+
+            def slope(z: Any) -> Any:
+                seen = searcher.scaled(searcher.evaluate(shared, z, point, True), reference, sizes)
+                return weight * seen.gradient + multipliers @ seen.constraint_jacobian
+
+            return jax.jvp(slope, (z,), (direction,))[1]
+
+        sizes = np.ones(len(searcher.low))
+        given = (self.shared, z, point, self.typed(1.0, sizes, 1.0, sizes, z))
+        try:
+            return jax.jit(times).lower(*given).compile() if self.plan.results.jit else times
+        except Exception as error:
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            self.warnings.add(
+                f"`optimize.method` {self.plan.problem.method} should get products with the Hessian, but {said[:160].rstrip('.')}. It "
+                "learns the curvature from the gradients."
+            )
+            return None
+
+    def typed(self, *parts: Any) -> tuple[Array, ...]:
+        """Arrays in the dtype of the search."""
+        return tuple(np.asarray(part, self.plan.dtype) for part in parts)
 
     def point(self, number: int) -> Any:
         """What tells a search apart."""
@@ -155,6 +187,7 @@ class HostSearch:
                 left,
                 settings.tolerance,
                 self.step,
+                None if self.all.times is None else self.product,
             )
             self.reason = (
                 "max_steps" if self.steps >= settings.max_steps else "gradient" if outcome.success else "stalled"
@@ -162,6 +195,17 @@ class HostSearch:
         except Ended as ended:
             self.reason = ended.reason
         return self.reason != "stopped"
+
+    def product(self, z: Array, weight: float, multipliers: Array, direction: Array) -> Array:
+        """The Hessian of the scaled Lagrangian times a direction.
+
+        Raises:
+            Ended: the run is being stopped.
+        """
+        if self.run.stop.is_set():
+            raise Ended("stopped")
+        z, *parts = self.all.typed(z, self.reference, self.sizes, weight, multipliers, direction)
+        return np.asarray(self.all.times(self.all.shared, z, self.point, tuple(parts)))
 
     def begin(self, first: Evaluation) -> None:
         """Take the scales from the start."""

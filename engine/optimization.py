@@ -92,6 +92,11 @@ class Optimization:
         return self.scaling.n <= HESSIAN_LIMIT if asked == "auto" else bool(asked)
 
     @property
+    def products(self) -> bool:
+        """Whether the method gets products with the Hessian."""
+        return getattr(self.problem.method, "takes_products", False) and self.problem.settings.hessian is not False
+
+    @property
     def formula(self) -> str:
         """The search as it is composed."""
         inner = self.objective.draft.stack.formula(

@@ -169,7 +169,8 @@ class Optimize(Node):
     warm_start: str | None = Field(None, description="an axis of the sweep, or null")
     data: dict[str, Any] | None = Field(None, description="a mapping {file, inputs, outputs, sigma}")
     hessian: Literal["auto"] | bool = Field("auto", description="'auto', true or false")
-    """Whether the certificate holds the Hessian's eigenvalues; auto: of at most 32 variables."""
+    """Whether the certificate holds the Hessian's eigenvalues; auto: of at most 32 variables. False also keeps products with the Hessian
+    from trust_constr, where second derivatives are not to be had or cost too much."""
 
 
 class Scheduler(Node):

@@ -18,10 +18,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import optimize
+from scipy.sparse.linalg import LinearOperator
 
 from engine.evaluation import Box, Evaluation
 
 Array = np.ndarray[Any, Any]
+
+Product = Callable[[Array, float, Array, Array], Array]
+"""The Hessian of a Lagrangian at z, for a weight of the objective and multipliers, times a direction."""
 
 NAMES = ("lbfgsb", "slsqp", "trust_constr")
 """The methods."""
@@ -61,6 +65,11 @@ class SciPyMethod:
         """Whether it honours constraints."""
         return self.name != "lbfgsb"
 
+    @property
+    def takes_products(self) -> bool:
+        """Whether it works with products of the Hessian."""
+        return self.name == "trust_constr"
+
     def __str__(self) -> str:
         return self.name
 
@@ -97,7 +106,7 @@ def search(
     max_steps: int,
     tolerance: float,
     on_step: Callable[[Array, Evaluation], Any],
-    hvp: Callable[[Array, Array], Array] | None = None,
+    product: Product | None = None,
 ) -> SciPyOutcome:
     """Minimize from one start.
 
@@ -109,16 +118,20 @@ def search(
         max_steps: iterations after which to give up.
         tolerance: of the projected gradient; of trust-constr's also of the Lagrangian's.
         on_step: called with each iterate and its evaluation; an exception that it raises ends the search and is passed on.
-        hvp: the Hessian of the objective at z times a vector, (n,); trust-constr takes it.
+        product: the Hessian of `weight` x objective + `multipliers` (k,) x constraints at z, (n,), times a direction, (n,): trust-constr
+            takes it, and without it learns the curvature from the gradients by BFGS. The others have no use for it.
     """
-    whole = Points(evaluate, np.array(z0, dtype=np.float64), box, on_step)
+    whole = Points(evaluate, np.array(z0, dtype=np.float64), box, on_step, product)
     if not whole.free.any():
         return SciPyOutcome(whole.last, "all variables are fixed by their bounds", True)
     radius, message = np.inf, ""
     while whole.steps < max_steps:
         inner = whole.within(radius)
         try:
-            found = METHODS[name](whole, inner, max_steps - whole.steps, tolerance, hvp)
+            found = METHODS[name](whole, inner, max_steps - whole.steps, tolerance)
+        except NoCurvature:
+            whole.product = None
+            continue
         except NotFine as failed:
             radius = 0.5 * float(np.max(np.abs(failed.z - whole.last)))
             if radius <= np.finfo(np.float64).eps * max(1.0, float(np.max(np.abs(whole.last)))):
@@ -140,6 +153,10 @@ def search(
     return SciPyOutcome(whole.last, message or f"{max_steps} steps are done", False)
 
 
+class NoCurvature(Exception):
+    """A product with the Hessian is not finite, where the evaluation is: at a kink, or where a second derivative overflows."""
+
+
 class Inner(NamedTuple):
     """The bounds of one run of a method."""
 
@@ -159,9 +176,15 @@ class Points:
     """The evaluations of a search, in the variables that their bounds do not fix."""
 
     def __init__(
-        self, evaluate: Callable[[Array], Evaluation], z0: Array, box: Box, on_step: Callable[[Array, Evaluation], Any]
+        self,
+        evaluate: Callable[[Array], Evaluation],
+        z0: Array,
+        box: Box,
+        on_step: Callable[[Array, Evaluation], Any],
+        product: Product | None = None,
     ) -> None:
         self.evaluate, self.box, self.on_step = evaluate, Box(*(np.asarray(end, np.float64) for end in box)), on_step
+        self.product = product
         self.last = np.clip(z0, self.box.lower, self.box.upper)
         self.free = self.box.lower < self.box.upper
         self.known: dict[bytes, Evaluation] = {}
@@ -220,6 +243,26 @@ class Points:
         """Their Jacobian in the free variables, (k, free)."""
         return np.asarray(self.at(x).constraint_jacobian, np.float64)[:, self.free]
 
+    def curvature(self, x: Array, weight: float, multipliers: Array) -> LinearOperator:
+        """The Hessian of the weighted objective and constraints in the free variables, as its products.
+
+        Raises:
+            NoCurvature: when it is applied, where a product is not finite.
+        """
+        assert self.product is not None
+        times, z, free = self.product, self.filled(x), self.free
+
+        def image(p: Array) -> Array:
+            direction = np.zeros(free.size)
+            direction[free] = np.ravel(p)
+            found: Array = np.asarray(times(z, weight, multipliers, direction), np.float64)[free]
+            if not np.isfinite(found).all():
+                raise NoCurvature
+            return found
+
+        size = int(np.count_nonzero(free))
+        return LinearOperator((size, size), matvec=image, rmatvec=image, dtype=np.float64)
+
     def iterate(self, x: Array, *_: Any) -> None:
         """Take an iterate down."""
         z, found = self.filled(x), self.at(x)
@@ -260,7 +303,7 @@ class Points:
         return (claimed or name == "lbfgsb") and bool(np.max(np.abs(step), initial=0) <= least)
 
 
-def lbfgsb(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: Any) -> Any:
+def lbfgsb(points: Points, inner: Inner, max_steps: int, tolerance: float) -> Any:
     """L-BFGS-B. It ends by its own test of the objective only where rounding hides all progress."""
     options = {"maxiter": max_steps, "maxfun": 100 * max_steps, "gtol": tolerance, "ftol": 0.0, "maxls": 50}
     return optimize.minimize(
@@ -274,7 +317,7 @@ def lbfgsb(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: 
     )
 
 
-def slsqp(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: Any) -> Any:
+def slsqp(points: Points, inner: Inner, max_steps: int, tolerance: float) -> Any:
     """SLSQP. Near a minimum the objective changes by the square of the gradient, which is what its tolerance is for."""
     low, high = points.box.low, points.box.high
     size = max(1.0, abs(points.value(points.last[points.free])))
@@ -302,40 +345,38 @@ def slsqp(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: A
     )
 
 
-def trust_constr(points: Points, inner: Inner, max_steps: int, tolerance: float, hvp: Any) -> Any:
+def trust_constr(points: Points, inner: Inner, max_steps: int, tolerance: float) -> Any:
     """The interior point and trust region method. It begins inside the bounds, where its barrier is finite."""
     free, bounds = points.free, points.bounds(inner)
     edge = EDGE * np.minimum(1.0, bounds.ub - bounds.lb)
     start = np.clip(points.last[free], bounds.lb + edge, bounds.ub - edge)
-    second: dict[str, Any] = {"hess": optimize.BFGS()}
-    if hvp is not None:
-        times = hvp
-
-        def product(x: Array, p: Array) -> Array:
-            direction = np.zeros(free.size)
-            direction[free] = p
-            image: Array = np.asarray(times(points.filled(x), direction))[free]
-            return image
-
-        second = {"hessp": product}
     low, high = points.box.low, points.box.high
-    rows = optimize.NonlinearConstraint(points.constraints, low, high, jac=points.jacobian, hess=optimize.BFGS())
+    second: tuple[Any, Any] = (optimize.BFGS(), optimize.BFGS())
+    if points.product is not None:
+        none = np.zeros(low.size)
+        second = (lambda x: points.curvature(x, 1.0, none), lambda x, v: points.curvature(x, 0.0, v))
+    rows = optimize.NonlinearConstraint(points.constraints, low, high, jac=points.jacobian, hess=second[1])
+    inequalities = np.isfinite([*bounds.lb, *bounds.ub]).any() or (low < high).any()
+    # With these its test of the gradient says nothing of complementarity: an exact step meets it while the barrier still holds off.
+    gtol = 0.0 if inequalities else 1e-13
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # linear constraints have no curvature to learn, which is no news
-        return optimize.minimize(
+        found = optimize.minimize(
             points.value,
             start,
             jac=points.gradient,
+            hess=second[0],
             bounds=bounds,
             method="trust-constr",
             constraints=[rows] if low.size else [],
             callback=points.iterate,
-            options={"maxiter": max_steps, "gtol": 1e-13, "xtol": 1e-10, "barrier_tol": tolerance},
-            **second,
+            options={"maxiter": max_steps, "gtol": gtol, "xtol": 1e-10, "barrier_tol": tolerance},
         )
+    found.success = found.status in (1, 2, 4)  # 4: a violation above gtol, which is judged by the search's own measure
+    return found
 
 
-METHODS: dict[str, Callable[[Points, Inner, int, float, Any], Any]] = {
+METHODS: dict[str, Callable[[Points, Inner, int, float], Any]] = {
     "lbfgsb": lbfgsb,
     "slsqp": slsqp,
     "trust_constr": trust_constr,

@@ -100,7 +100,7 @@ class Searches:
     def prepare(self) -> None:
         """Compile what every batch runs."""
         if self.plan.on_host:
-            self.host = self.findings.host = HostSearches(self.plan, self.shared)
+            self.host = self.findings.host = HostSearches(self.plan, self.shared, self.findings.warnings)
             return
         searches, points = self.begun(np.zeros(self.width, np.int64))
         searcher = self.plan.searcher
@@ -181,8 +181,9 @@ class Searches:
             state, steps, count = jax.device_get(self.advance(state, self.shared, points, np.int32(most)))
             taken = time.perf_counter() - began
             self.note(history, steps, at, int(count), len(searches))
-            self.store.write_values(number, history)
-            self.store.write_checkpoint(number, checkpoints.pack(state))
+            if taken > SECONDS or np.any(state.reason[: len(searches)] == 0):  # else what is found follows at once
+                self.store.write_values(number, history)
+                self.store.write_checkpoint(number, checkpoints.pack(state))
             self.tell(number, state, len(searches), at + int(count) - 1, last)
             most = int(max(1, min(self.room, most * min(16.0, SECONDS / max(taken, 1e-3)))))
         del alive
@@ -284,7 +285,7 @@ class Searches:
         wanted = [search for search in wanted if reasons[search] in again or loose[search]]
         if not wanted:
             return 0
-        self.host = self.findings.host = HostSearches(self.plan, self.shared)
+        self.host = self.findings.host = HostSearches(self.plan, self.shared, self.findings.warnings)
         return sum(self.polished(self.host, search) for search in wanted)
 
     def polished(self, host: HostSearches, search: int) -> bool:

@@ -71,3 +71,6 @@ def test_scipy_is_given_every_derivative(project: Project, method: str) -> None:
         for constraint in np.atleast_1d(keywords["constraints"]):
             given = constraint["jac"] if isinstance(constraint, dict) else constraint.jac
             assert callable(given)
+            if method == "trust_constr":
+                assert callable(keywords["hess"])
+                assert callable(constraint.hess)

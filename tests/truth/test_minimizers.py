@@ -303,7 +303,7 @@ def test_constraints_that_cannot_be_met_end_the_search() -> None:
     np.testing.assert_allclose(iterate.z, [0.25, 0.25], atol=1e-6)
 
 
-def by_scipy(name: str, problem: Problem, steps: int = 600) -> tuple[Any, list[Any]]:
+def by_scipy(name: str, problem: Problem, steps: int = 600, product: Any = None) -> tuple[Any, list[Any]]:
     """The outcome of one of SciPy's methods and the points that it evaluated."""
     box, evaluate, points = problem.box, jax.jit(problem.evaluate), []
 
@@ -312,7 +312,22 @@ def by_scipy(name: str, problem: Problem, steps: int = 600) -> tuple[Any, list[A
         return jax.tree_util.tree_map(np.asarray, evaluate(z))
 
     arrays = Box(*(np.asarray(end) for end in box))
-    return search(name, noted, np.asarray(problem.start, float), arrays, steps, 1e-8, lambda *_: None), points
+    start = np.asarray(problem.start, float)
+    return search(name, noted, start, arrays, steps, 1e-8, lambda *_: None, product), points
+
+
+def product_of(problem: Problem) -> Any:
+    """The Hessian of a problem's Lagrangian times a direction."""
+
+    @jax.jit
+    def times(z: Any, weight: Any, multipliers: Any, direction: Any) -> Any:
+        def slope(z: Any) -> Any:
+            seen = problem.evaluate(z)
+            return weight * seen.gradient + multipliers @ seen.constraint_jacobian
+
+        return jax.jvp(slope, (z,), (direction,))[1]
+
+    return times
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -333,6 +348,29 @@ def test_scipy_constrained(method: str, name: str) -> None:
     value = float(CONSTRAINED[name].evaluate(found.z).value)
     flat = (method, name) == ("trust_constr", "hs26")  # of fourth order around its minimum
     assert value == pytest.approx(CONSTRAINED[name].value, rel=1e-6, abs=1e-4 if flat else 1e-7)
+
+
+@pytest.mark.parametrize("name", [*BOUNDED, *CONSTRAINED])
+def test_trust_constr_by_products_with_the_hessian(name: str) -> None:
+    """The same minima as without; those of fourth order are found too, since the curvature is known where it vanishes."""
+    problem = (BOUNDED | CONSTRAINED)[name]
+    found, points = by_scipy("trust_constr", problem, product=product_of(problem))
+    assert all((z >= problem.box.lower).all() and (z <= problem.box.upper).all() for z in points)
+    assert float(problem.evaluate(found.z).value) == pytest.approx(problem.value, rel=1e-6, abs=1e-7)
+
+
+def test_products_that_are_not_finite_are_done_without() -> None:
+    """The search goes on as if no products were given."""
+    problem = Problem([3.0, -1.0], 0.0, [1.0, 2.0], lambda x: jnp.sum((x - jnp.array([1.0, 2.0])) ** 2))
+    asked: list[bool] = []
+
+    def product(z: Any, weight: Any, multipliers: Any, direction: Any) -> Any:
+        asked.append(True)
+        return np.full(2, np.nan)
+
+    found, _ = by_scipy("trust_constr", problem, product=product)
+    assert len(asked) == 1
+    np.testing.assert_allclose(found.z, [1.0, 2.0], atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["lbfgsb", "slsqp", "trust_constr"])

@@ -41,6 +41,7 @@ def counted(x, n): return (x - n) ** 2 + 0.1 * n
 def quartic(x): return (x - 1.0) ** 4
 def offset(x): return 1e9 + (x - 2.0) ** 2
 def line(u): return jnp.sum((u - jnp.arange(4.0)) ** 2)
+def paraboloid(x, y): return {"f": (x - 3) ** 2 + x * y + (y + 4) ** 2 - 3, "sum": x + y}
 def rosenbrock(x, y): return (1 - x) ** 2 + 100 * (y - x**2) ** 2
 """
 
@@ -492,3 +493,66 @@ def test_the_history_leads_to_the_result(project: Project) -> None:
     assert float(found["history.objective"][steps]) == float(found.objective)
     assert np.isnan(found["history.objective"].values[steps + 1 :]).all()
     assert (np.diff(found["history.objective"].values[: steps + 1]) <= 1e-15).all()
+
+
+SECOND = """
+import jax, jax.numpy as jnp, numpy as np
+
+@jax.custom_vjp
+def square(x): return x * x
+
+def forward(x): return square(x), x
+
+def backward(x, slope):
+    host = lambda x: 2.0 * np.asarray(x)
+    return (slope * jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"),)
+
+square.defvjp(forward, backward)
+
+def once(x, y): return {"f": square(x - 1.0) + (y - 2.0) ** 2, "sum": x + y}
+"""
+DIVIDED = "{minimize: f, variables: {x: {}, y: {}}, constraints: {sum: {max: 2.0}}, method: trust_constr}"
+
+
+def test_products_with_the_hessian_where_a_stage_has_none(project: Project) -> None:
+    """A gradient that the host computes has no derivative: said once, and the search learns the curvature instead."""
+    project.model(SECOND).yaml(
+        f"""
+        defaults: [engine, {{scheduler: synchronous}}, _self_]
+        name: once
+        parameters: {{x: 0.0, y: 0.0}}
+        stages: {{once: {{_target_: model.once}}}}
+        outputs: {{f: once.f, sum: once.sum}}
+        optimize: {DIVIDED}
+        """
+    )
+    summary = project.summary()
+    (said,) = [w for w in summary.warnings if "products with the Hessian" in w]
+    assert said.startswith("`optimize.method` trust_constr should get products with the Hessian, but ")
+    found = project.run()
+    assert float(found["variables.x"]) == pytest.approx(0.5, abs=1e-5)
+    assert float(found["variables.y"]) == pytest.approx(1.5, abs=1e-5)
+
+
+def test_a_plan_says_whether_the_curvature_is_exact(project: Project) -> None:
+    design(project, "bowl", "{x: 3.0, y: -1.0}", DIVIDED, "{f: loss.f, sum: loss.sum}")
+    told = project.cli("plan", "case.yaml")
+    assert "exact, by products with the Hessian" in told.out
+    assert "exact, by products" not in project.cli("plan", "case.yaml", "optimize.hessian=false").out
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_the_paraboloid_of_openmdaos_guide(project: Project, constrained: bool) -> None:
+    """Published: -27.33333 at (6.66667, -7.33333), and -27 at (7, -7) where 0 <= x + y <= 10; from its start, and from each of 32."""
+    bounded = "variables: {x: {bounds: [-50, 50]}, y: {bounds: [-50, 50]}}"
+    asked = f"minimize: f, {bounded}" + (", constraints: {sum: {min: 0, max: 10}}" if constrained else "")
+    design(project, "paraboloid", "{x: 3.0, y: -4.0}", f"{{{asked}}}", "{f: loss.f, sum: loss.sum}")
+    x, y, least = (7.0, -7.0, -27.0) if constrained else (20 / 3, -22 / 3, -82 / 3)
+    alone, many = project.run(), project.run("+optimize.starts={design: sobol, samples: 32}", store="many.zarr")
+    best = int(many.best)
+    for name, value in (("variables.x", x), ("variables.y", y), ("objective", least)):
+        assert float(alone[name]) == pytest.approx(value, rel=1e-7)
+        assert float(many[name][best]) == pytest.approx(value, rel=1e-7)
+        np.testing.assert_allclose(many[name], value, rtol=1e-4)
+    assert status(alone) == "ok"
+    assert (many.status == OPTIMIZE_STATUS["ok"]).all()
