@@ -109,7 +109,7 @@ def read_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     node, unresolved = resolved(config)
     settings, found = schema.check(node)
     problems += unresolved + [problem for problem in found if problem not in problems]
-    problems += unused_solver(parsed, config)
+    problems += unused_choices(parsed, config)
     if problems or settings is None:
         raise ConfigError(problems)
     return Config(file, tuple(overrides), node, settings)
@@ -387,6 +387,8 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
         chosen = set(listing.overrides.known_choices)
     except Exception:  # composing will find the same mistake, and say it
         chosen = set()
+    if METHODS not in chosen:
+        parsed = [added(o) if names_a_method(o) else o for o in parsed]
     if wrong := [
         o
         for o in parsed
@@ -413,6 +415,21 @@ def split_groups(parsed: list[Override], file: Path, search: str) -> tuple[list[
     return groups, [o for o in parsed if o not in groups and not o.is_sweep_override()]
 
 
+def names_a_method(override: Override) -> bool:
+    """Whether an override is `optimizer=name`: it chooses also where no optimizer stands in the defaults."""
+    return (
+        override.type is OverrideType.CHANGE
+        and override.key_or_group == METHODS
+        and not override.is_sweep_override()
+        and isinstance(override.value(), str)
+    )
+
+
+def added(override: Override) -> Override:
+    """An override as if it were written with a plus."""
+    return OverridesParser.create().parse_override(f"+{override.input_line}")
+
+
 def is_no_option(override: Override) -> bool:
     """Whether the value can neither choose from a group nor set keys in what was chosen."""
     value = override.value()
@@ -428,6 +445,7 @@ def unknown_overrides(values: list[Override], base: DictConfig) -> list[str]:
         where, _, last = o.key_or_group.rpartition(".")
         parent = find(plain, where.split(".")) if where else plain
         names = list(parent) if isinstance(parent, dict) else []
+        names += schema.Optimize.model_fields if where == "optimize" else ()
         anywhere = [key for key in flat_keys(plain) if key.rpartition(".")[2] == last]
         hint = nearest(last, names) or (f" Did you mean {anywhere[0]!r}?" if anywhere else "")
         number = next((name for name in names if not isinstance(name, str) and str(name) == last), None)
@@ -469,9 +487,26 @@ def problem_overrides(values: list[Override], base: DictConfig) -> list[Override
     return [
         o
         for o in values
-        if o.type in {OverrideType.CHANGE, OverrideType.DEL} and find(plain, o.key_or_group.split(".")) is ABSENT
+        if o.type in {OverrideType.CHANGE, OverrideType.DEL}
+        and find(plain, o.key_or_group.split(".")) is ABSENT
+        and not is_left_out(o, base)
     ]
 
+
+def is_left_out(override: Override, base: DictConfig) -> bool:
+    """Whether an override sets what a file may say of its design problem and does not."""
+    section, _, key = override.key_or_group.partition(".")
+    return (
+        override.type is OverrideType.CHANGE
+        and section == "optimize"
+        and key in schema.Optimize.model_fields
+        and isinstance(OmegaConf.select(base, section), DictConfig)
+        and key not in base[section]
+    )
+
+
+METHODS = "optimizer"
+"""The group that a command may choose from without a place in the defaults: what it sets has a default of its own."""
 
 CLOSED = ("execution", "sweep", "store", "scheduler")
 """Sections to which no key can be added."""
@@ -484,6 +519,8 @@ member of it replaces what the file has; elsewhere Hydra merges."""
 def applied(override: Override, base: DictConfig) -> list[str]:
     """The override as Hydra is to apply it."""
     line, key = override.input_line or "", override.key_or_group
+    if is_left_out(override, base):
+        return [f"+{line}"]
     if override.type is OverrideType.CHANGE and key == "sweep" and isinstance(value := override.value(), dict):
         return ["~sweep.axes", f"++{line}"] if "axes" in value else [line]
     if override.type is not OverrideType.CHANGE or not (key in NAMED or key.rpartition(".")[0] in NAMED):
@@ -642,15 +679,20 @@ def interpolation_problem(key: str, text: str, error: Exception, plain: dict[str
     return f"`{key}` must resolve, but {text!r} refers to {absent!r}, which {state}.{remedy}"
 
 
-def unused_solver(parsed: list[Override], config: DictConfig) -> list[str]:
-    """An override of the solver that no stage takes would be ignored: refuse it."""
-    keys = [o.key_or_group for o in parsed if o.key_or_group.split(".")[0] == "solver"]
-    text = json.dumps(OmegaConf.to_container(config, resolve=False).get("stages"), default=str)  # type: ignore[union-attr]
-    if keys and "${solver" not in text:
-        return [
-            f"`{keys[0]}` must change a stage, but no stage takes it. Write `solver: ${{solver}}` in the stage's node."
-        ]
-    return []
+def unused_choices(parsed: list[Override], config: DictConfig) -> list[str]:
+    """Overrides of a solver that no stage takes, and of an optimizer where nothing is optimized, would be ignored: refuse them."""
+    plain = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=False))
+    keys = {o.key_or_group.split(".")[0]: o.key_or_group for o in reversed(parsed)}
+    problems = []
+    if "solver" in keys and "${solver" not in json.dumps(plain.get("stages"), default=str):
+        problems.append(
+            f"`{keys['solver']}` must change a stage, but no stage takes it. Write `solver: ${{solver}}` in the stage's node."
+        )
+    if METHODS in keys and plain.get("optimize") is None:
+        problems.append(
+            f"`{keys[METHODS]}` must say how to search, but the config has no `optimize`. Add it to the file."
+        )
+    return problems
 
 
 def expand_multirun(overrides: Sequence[str]) -> list[list[str]]:

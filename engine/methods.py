@@ -228,17 +228,3 @@ def check(method: Method | SciPyMethod, bounds: bool, constraints: bool, residua
 def all_methods() -> dict[str, Method | SciPyMethod]:
     """Every option of the group by its name."""
     return {name: named(name) for name in options_of(GROUP) if name != "auto"}
-
-
-def describe() -> dict[str, dict[str, str]]:
-    """For each option what it needs, whether it honours bounds and constraints, and what it is for."""
-    texts = options_of(GROUP)
-    found = {"auto": {"needs": "any", "bounds": "yes", "constraints": "yes", "text": texts.get("auto", "")}}
-    for name, method in all_methods().items():
-        found[name] = {
-            "needs": method.needs,
-            "bounds": "yes" if method.bounded else "no",
-            "constraints": "yes" if method.constrained else "no",
-            "text": texts[name],
-        }
-    return found

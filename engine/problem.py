@@ -207,7 +207,13 @@ def method_of(
     """The method that is asked for, or the one that fits."""
     node = config.settings.optimize
     assert node is not None
-    asked = node.method if node.method is not None else config.settings.optimizer
+    chosen = config.settings.optimizer
+    if node.method is not None and chosen not in (None, "auto", {"name": "auto"}):
+        raise PlanError(
+            f"`optimize.method` must be left out where `optimizer` says how to search, but is {node.method!r}. Take it out "
+            "(`optimize.method=null`), or the optimizer."
+        )
+    asked = node.method if node.method is not None else chosen
     searches = starts * (1 if node.over else sweep.samples)
     bounded = any(np.isfinite(v.lower).any() or np.isfinite(v.upper).any() for v in variables)
     return read_method(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.errors import PlanError
-from engine.methods import all_methods, describe, read_method
+from engine.catalog import options_of
+from engine.config import read_config
+from engine.draft import make_draft
+from engine.errors import ConfigError, PlanError
+from engine.methods import all_methods, read_method
+
+CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
 PLAIN: dict[str, Any] = {
     "bounds": False,
@@ -82,18 +88,50 @@ def test_auto_says_why(problem: dict[str, Any], name: str, reason: str) -> None:
 
 
 def test_every_option_is_built_and_described() -> None:
-    described = describe()
-    for name, method in all_methods().items():
+    methods, texts = all_methods(), options_of("optimizer")
+    assert {"auto", *methods} == set(texts)
+    assert all(texts.values())
+    for name, method in methods.items():
         assert str(method) == name
         assert " at 0x" not in repr(method)
-        assert described[name]["text"]
-        assert method == all_methods()[name]
-    assert {name for name, facts in described.items() if facts["constraints"] == "yes"} == {
-        "auto",
+    assert {name for name, method in methods.items() if method.constrained} == {
         "augmented_lagrangian",
         "slsqp",
         "trust_constr",
     }
+
+
+def asked(*overrides: str) -> Any:
+    """The settings of a design problem that says nothing of its method, after overrides."""
+    return read_config(CONF / "sellar.yaml", overrides).settings
+
+
+def test_what_a_file_leaves_open_is_set_without_a_plus() -> None:
+    assert asked("optimizer=slsqp").optimizer["name"] == "slsqp"
+    assert asked("+optimizer=slsqp").optimizer == asked("optimizer=slsqp").optimizer
+    assert asked("optimize.method=slsqp").optimize.method == "slsqp"
+    assert asked("optimize.max_steps=7").optimize.max_steps == 7
+    assert asked("optimize.starts={design: sobol, samples: 4}").optimize.starts == {"design": "sobol", "samples": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "override", "said"),
+    [
+        ("sellar", "optimize.methd=slsqp", r"`optimize\.methd` must be a key .*Did you mean 'method'\?"),
+        ("sellar", "optimizer=slsqq", "`optimizer` must be one of .*Did you mean 'slsqp'"),
+        ("oscillator", "optimizer=slsqp", "`optimizer` must say how to search, but the config has no `optimize`"),
+        ("oscillator", "optimize.method=slsqp", r"`optimize\.method` must be a key of the config"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(config: str, override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        read_config(CONF / f"{config}.yaml", [override])
+
+
+def test_two_methods_are_one_too_many() -> None:
+    config = read_config(CONF / "sellar.yaml", ["optimizer=slsqp", "optimize.method=trust_constr"])
+    with pytest.raises(PlanError, match=r"`optimize\.method` must be left out where `optimizer` says how to search"):
+        make_draft(config)
 
 
 def test_a_node_is_called_by_the_name_of_its_option() -> None:

@@ -548,7 +548,7 @@ def test_the_paraboloid_of_openmdaos_guide(project: Project, constrained: bool) 
     asked = f"minimize: f, {bounded}" + (", constraints: {sum: {min: 0, max: 10}}" if constrained else "")
     design(project, "paraboloid", "{x: 3.0, y: -4.0}", f"{{{asked}}}", "{f: loss.f, sum: loss.sum}")
     x, y, least = (7.0, -7.0, -27.0) if constrained else (20 / 3, -22 / 3, -82 / 3)
-    alone, many = project.run(), project.run("+optimize.starts={design: sobol, samples: 32}", store="many.zarr")
+    alone, many = project.run(), project.run("optimize.starts={design: sobol, samples: 32}", store="many.zarr")
     best = int(many.best)
     for name, value in (("variables.x", x), ("variables.y", y), ("objective", least)):
         assert float(alone[name]) == pytest.approx(value, rel=1e-7)

@@ -105,8 +105,8 @@ STARTED = {name: PUBLISHED[name][0] for name in ("sellar", "spring", "hohmann")}
 @pytest.mark.parametrize("name", STARTED)
 def test_from_32_starts_one_arrives_and_none_claims_what_is_not_so(name: str, tmp_path: Path) -> None:
     """A search that converged stands at a minimum: none of them lies below the published one, and small moves find nothing lower."""
-    starts = "+optimize.starts={design: sobol, samples: 32}"
-    summary, found = solved(name, tmp_path, starts, "++optimize.max_steps=400")
+    starts = "optimize.starts={design: sobol, samples: 32}"
+    summary, found = solved(name, tmp_path, starts, "optimize.max_steps=400")
     assert summary.exit_code == 0, summary.failures
     best = float(found.objective[int(found.best)])
     assert best == pytest.approx(STARTED[name], rel=1e-6)
